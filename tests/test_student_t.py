@@ -1,0 +1,118 @@
+"""The distributions are what the paper says they are."""
+
+import math
+
+import pytest
+import torch
+from conftest import every_topography
+from scipy import stats
+
+from topocaps import (
+    BadInput,
+    ProductOfStudentT,
+    TopographicStudentT,
+    Topography,
+    studentize,
+)
+
+SAMPLES = 20_000
+REJECT = 1e-4  # each KS test fails a correct sampler this often; seeds are fixed
+
+
+def one_latent_each(topography, frames, mu=0.0):
+    """Independent draws of one latent, (samples,)."""
+    return TopographicStudentT(topography, frames, mu).rsample((SAMPLES,)).flatten(1)[:, 0]
+
+
+@every_topography
+def test_marginals_are_student_t(topography, frames):
+    nu = topography.degrees_of_freedom
+    t = one_latent_each(topography, frames) * math.sqrt(nu)
+    assert stats.kstest(t.numpy(), stats.t(nu).cdf).pvalue > REJECT
+    # and the test has the power to tell one degree of freedom from the next
+    wrong = t * 1.1
+    assert stats.kstest(wrong.numpy(), stats.t(nu).cdf).pvalue < REJECT
+
+
+@every_topography
+def test_neighbours_are_uncorrelated(topography, frames):
+    """Signs of T, which have moments whatever nu is."""
+    t = TopographicStudentT(topography, frames).rsample((SAMPLES,)).sign().flatten(1)
+    correlation = torch.corrcoef(t.T) - torch.eye(t.shape[1])
+    pairs = t.shape[1] ** 2
+    limit = stats.norm.isf(REJECT / pairs) / math.sqrt(SAMPLES)
+    assert correlation.abs().max() < limit
+
+
+def log_energy_correlation(topography, frames, later, further):
+    """Of log T² at (l, i) and (l + later, i + further)."""
+    t = TopographicStudentT(topography, frames).rsample((SAMPLES,)).square().log()
+    here, there = t[:, 0, 0, 0], t[:, later, 0, further]
+    return torch.corrcoef(torch.stack([here, there]))[0, 1].item()
+
+
+def test_log_energies_correlate_along_the_diagonal_when_coherence_shifts():
+    topography = Topography(2, (8,), window=3, velocity=1)
+    assert log_energy_correlation(topography, 8, 1, 1) > 0.06
+    for later, further in ((1, 0), (0, 1), (1, 2), (1, 7), (3, 3)):
+        assert abs(log_energy_correlation(topography, 8, later, further)) < 0.03
+
+
+def test_log_energies_correlate_along_time_when_coherence_stands():
+    topography = Topography(2, (8,), window=3, velocity=0)
+    assert log_energy_correlation(topography, 8, 1, 0) > 0.06
+    for later, further in ((1, 1), (0, 1), (3, 0)):
+        assert abs(log_energy_correlation(topography, 8, later, further)) < 0.03
+
+
+@pytest.mark.parametrize("mu", [0.0, -3.0])
+def test_mean_and_variance_are_those_of_the_draws(mu):
+    topography = Topography(1, (5,), (3,), window=5)  # 15 degrees of freedom
+    prior = TopographicStudentT(topography, 5, mu)
+    t = prior.rsample((200_000,))
+    torch.testing.assert_close(t.mean(0), prior.mean, atol=0.01, rtol=0.01)
+    torch.testing.assert_close(t.var(0), prior.variance, atol=0.01, rtol=0.03)
+    assert prior.event_shape == t.shape[1:] == (5, 1, 5)
+
+
+def test_moments_that_do_not_exist_are_not_given():
+    one = TopographicStudentT(Topography(1, (5,)), 2)
+    assert one.mean.isnan().all() and one.variance.isnan().all()
+    two = TopographicStudentT(Topography(1, (5,), (2,)), 2)
+    assert (two.mean == 0).all() and two.variance.isinf().all()
+
+
+@every_topography
+def test_rolling_the_inputs_rolls_the_latents(topography, frames):
+    z, u = torch.randn(2, 3, frames, topography.capsules, *topography.shape)
+    rolled = studentize(topography.roll(z, 1), topography.roll(u, 1), topography, mu=-30.0)
+    torch.testing.assert_close(rolled, topography.roll(studentize(z, u, topography, -30.0), 1))
+
+
+@every_topography
+def test_nothing_is_nan_where_every_u_is_zero(topography, frames):
+    z = torch.randn(2, frames, topography.capsules, *topography.shape, requires_grad=True)
+    u = torch.zeros_like(z, requires_grad=True)
+    t = studentize(z, u, topography, mu=-30.0)
+    t.sum().backward()
+    assert t.isfinite().all() and z.grad.isfinite().all() and u.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("nu", [1, 2, 5, 30])
+def test_product_of_student_t(nu):
+    product = ProductOfStudentT(nu, (2, 3))
+    t = product.rsample((SAMPLES,))
+    assert t.shape == (SAMPLES, 2, 3)
+    assert stats.kstest(t[:, 0, 0].numpy(), stats.t(nu).cdf).pvalue > REJECT
+    energies = t.square().log().flatten(1)
+    assert (torch.corrcoef(energies.T) - torch.eye(6)).abs().max() < 0.04
+    expected = torch.from_numpy(stats.t(nu).logpdf(t[:5].numpy()).sum((1, 2))).float()
+    torch.testing.assert_close(product.log_prob(t[:5]), expected, rtol=1e-4, atol=1e-4)
+    assert ProductOfStudentT(nu).rsample((4,)).shape == (4,)
+
+
+def test_what_is_not_a_distribution_is_refused():
+    with pytest.raises(BadInput, match="nu"):
+        ProductOfStudentT(0)
+    with pytest.raises(BadInput, match="longer than the sequence"):
+        TopographicStudentT(Topography(1, (5,), window=4), frames=3)

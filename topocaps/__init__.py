@@ -1,0 +1,40 @@
+"""Generative capsules: organised latent variables that move when the world moves."""
+
+from topocaps import data, metrics, recipes
+from topocaps.data import Sequences
+from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
+from topocaps.evidence import Evidence, log_px, log_px_paper
+from topocaps.metrics import evaluate
+from topocaps.models import VAE, TopographicVAE
+from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
+from topocaps.topography import Topography
+from topocaps.training import Adam, Run, Sgd, Training, fit, load
+from topocaps.version import __version__
+
+__all__ = [
+    "VAE",
+    "Adam",
+    "BadInput",
+    "Evidence",
+    "Interrupted",
+    "NonFinite",
+    "ProductOfStudentT",
+    "Run",
+    "Sequences",
+    "Sgd",
+    "TopocapsError",
+    "TopographicStudentT",
+    "TopographicVAE",
+    "Topography",
+    "Training",
+    "__version__",
+    "data",
+    "evaluate",
+    "fit",
+    "load",
+    "log_px",
+    "log_px_paper",
+    "metrics",
+    "recipes",
+    "studentize",
+]

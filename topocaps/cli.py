@@ -1,0 +1,177 @@
+"""The command ``topocaps``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from topocaps import figures, study
+from topocaps.arithmetic import denormals_flushed
+from topocaps.errors import BadInput, Interrupted, TopocapsError
+from topocaps.files import make_folder
+from topocaps.recipes import RECIPES, find
+from topocaps.version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Generative capsules: latent variables that move when the world moves.",
+)
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU where there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    device: Device = "auto",
+) -> None:
+    """Learn to roll: a TVAE beside a VAE of the same size, on small sprites, in minutes.
+
+    Example: topocaps demo --out runs/demo
+    """
+    runs = study.run_demo(out, device, _say)
+    _print_table(study.compare(runs))
+    picture = runs[0].folder.figures / "traversal.png"
+    _out.print(f"\nThe rolled row follows the input row:  {picture}", soft_wrap=True)
+    _out.print(f"Everything on one page, offline:       {out / 'report.html'}", soft_wrap=True)
+    _out.print("Go on:  topocaps recipes   topocaps train sprites/bubble", soft_wrap=True)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A name from `topocaps recipes`.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder [runs/RECIPE].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Train this many, from --seed on.", min=1)] = 1,
+    device: Device = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as topography.window=11.")
+    ] = None,
+) -> None:
+    """Train a recipe, evaluate it beside its untrained control, write a run folder.
+
+    Run it again to go on where it was stopped.
+
+    Example: topocaps train sprites/tvae --epochs 5 --set window=11
+    """
+    changes = list(settings or []) + ([] if epochs is None else [f"training.epochs={epochs}"])
+    chosen = find(recipe).change(changes)
+    base = out or Path("runs") / recipe.replace("/", "-")
+    folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
+    for n, folder in enumerate(folders):
+        run = study.run_recipe(chosen, folder, seed + n, device, _say)
+        _print_table(study.compare([run]))
+        _out.print(f"report: {run.folder.report}", soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: AsJson = False,
+    device: Device = "auto",
+) -> None:
+    """Measure a run again, on held-out orbits, training orbits and its untrained control.
+
+    Example: topocaps evaluate runs/demo/tvae --json
+    """
+    finished = study.evaluate_run(run, device)
+    if as_json:
+        print(finished.folder.metrics.read_text(), end="")
+    else:
+        _print_table(study.compare([finished]))
+
+
+@app.command()
+def traverse(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The picture [RUN/figures/traversal.png].")
+    ] = None,
+    each: Annotated[int, typer.Option(help="Sequences of every factor.", min=1)] = 1,
+) -> None:
+    """Draw input, reconstruction and rolled frames of held-out sequences.
+
+    Example: topocaps traverse runs/demo/tvae --each 3 --out traversals.png
+    """
+    finished = study.Finished.open(run)
+    _, held_out = study.data_of(run, finished.settings)
+    window = finished.metrics["traversal"]["window"]
+    shown = study.examples(held_out, each)
+    figure = figures.traversals(finished.model, shown, held_out.names, window)
+    path = out or finished.folder.figures / "traversal.png"
+    make_folder(path.parent)
+    figures.save(figure, path)
+    _out.print(str(path), soft_wrap=True)
+
+
+@app.command()
+def recipes(as_json: AsJson = False) -> None:
+    """List what can be trained.
+
+    Example: topocaps recipes --json
+    """
+    if as_json:
+        print(json.dumps({name: recipe.describe() for name, recipe in RECIPES.items()}, indent=2))
+        return
+    for name, recipe in RECIPES.items():
+        _out.print(f"{name:16} {recipe.about}", highlight=False, soft_wrap=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"topocaps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show and exit.")
+    ] = False,
+) -> None: ...
+
+
+_out = Console()
+
+
+def _say(line: str) -> None:
+    Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    """Models are columns here: a terminal is narrower than a page."""
+    shown = Table(box=None, pad_edge=False, padding=(0, 2))
+    for n, name in enumerate(row[0] for row in rows):
+        shown.add_column(name, justify="right" if n else "left", no_wrap=True)
+    for cells in zip(*(row[1:] for row in rows), strict=True):
+        shown.add_row(*cells)
+    _out.print(shown)
+
+
+def main() -> None:
+    """Run the command: 0 for success, 2 and one line for a user's mistake."""
+    try:
+        with denormals_flushed():
+            app()
+    except Interrupted as stopped:
+        _say(f"topocaps: {stopped}")
+        sys.exit(130)
+    except BadInput as error:
+        _say(f"topocaps: {error}")
+        sys.exit(2)
+    except (TopocapsError, OSError) as error:
+        _say(f"topocaps: {error}")
+        sys.exit(1)

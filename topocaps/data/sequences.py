@@ -1,0 +1,126 @@
+"""Sequences held as images and the order in which to show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Frames x: (batch, time, *frame) and, where known, factors: (batch, time, factor)."""
+
+    x: Tensor
+    factors: Tensor | None
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Rows of ``order`` are sequences: indices of the images they show.
+
+    ``moving`` says for each sequence which factor runs through its values; a draw first chooses
+    the factor, so that each is seen equally often, then a sequence, then, where sequences are
+    ``cyclic``, the frame it starts at.
+    """
+
+    images: Tensor  # (images, *frame), floating point or bytes (255 is 1)
+    order: Tensor  # (sequences, time)
+    factors: Tensor | None = None  # (images, factor)
+    names: tuple[str, ...] = ()
+    moving: Tensor | None = None  # (sequences,), sorted
+    cyclic: bool = False
+
+    @classmethod
+    def of(cls, frames: Any) -> Sequences:
+        """Your own array or tensor: (sequences, time, *frame), or Sequences as they are."""
+        if isinstance(frames, Sequences):
+            return frames
+        x = torch.as_tensor(frames)
+        if x.ndim < 3:
+            raise BadInput(f"frames must be (sequences, time, *frame), not {tuple(x.shape)}")
+        if x.numel() == 0:
+            raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
+        if x.dtype != torch.uint8 and not x.is_floating_point():
+            raise BadInput(f"frames must be floating point or bytes (0-255), not {x.dtype}")
+        x = x if x.dtype == torch.uint8 else x.float()
+        return cls(x.flatten(0, 1), torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2]))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def frames(self) -> int:
+        return self.order.shape[1]
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        return tuple(self.images.shape[1:])
+
+    @property
+    def fewest(self) -> int:
+        """Sequences of the rarest moving factor."""
+        return int(self._counts().min())
+
+    def to(self, device: torch.device | str) -> Sequences:
+        """The same sequences with their images on ``device``."""
+        factors = None if self.factors is None else self.factors.to(device)
+        return replace(self, images=self.images.to(device), factors=factors)
+
+    def draw(self, count: int, generator: torch.Generator) -> Batch:
+        """``count`` random sequences."""
+        return self.show(self.order_of(self._pick(count, generator), generator))
+
+    def order_of(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """The image indices of these sequences, from a random frame on where they are cyclic."""
+        time = torch.arange(self.frames).expand(len(rows), -1)
+        if self.cyclic:
+            start = torch.randint(self.frames, (len(rows), 1), generator=generator)
+            time = (time + start) % self.frames
+        return self.order[rows[:, None], time]
+
+    def balanced(self, each: int | None, seed: int) -> Sequences:
+        """A fixed set: ``each`` sequences of every moving factor (as many as the rarest has).
+
+        Started at random frames that are then part of the set, so that everyone measures the same.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        counts = self._counts()
+        each = min(self.fewest, each or len(self))
+        rows, first = [], 0
+        for n in counts.tolist():
+            rows.append(first + torch.randperm(n, generator=generator)[:each])
+            first += n
+        chosen = torch.cat(rows)
+        moving = None if self.moving is None else self.moving[chosen]
+        order = self.order_of(chosen, generator)
+        return replace(self, order=order, moving=moving, cyclic=False)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All sequences, in order."""
+        for order in self.order.split(size):
+            yield self.show(order)
+
+    def show(self, order: Tensor) -> Batch:
+        """The frames and factors of image indices (batch, time)."""
+        order = order.to(self.images.device)
+        x = self.images[order]
+        x = x.float().div_(255) if x.dtype == torch.uint8 else x
+        return Batch(x, None if self.factors is None else self.factors[order])
+
+    def _counts(self) -> Tensor:
+        if self.moving is None:
+            return torch.tensor([len(self)])
+        return torch.unique(self.moving, return_counts=True)[1]
+
+    def _pick(self, count: int, generator: torch.Generator) -> Tensor:
+        counts = self._counts()
+        first = counts.cumsum(0) - counts
+        group = torch.randint(len(counts), (count,), generator=generator)
+        within = torch.rand(count, generator=generator, dtype=torch.float64) * counts[group]
+        return first[group] + within.long()

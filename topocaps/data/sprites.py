@@ -1,0 +1,149 @@
+"""Sprites: a square, an ellipse or a heart, rendered from their geometry at any resolution.
+
+A re-rendering in the geometry of dSprites, not dSprites itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from topocaps.data.sequences import Sequences
+from topocaps.errors import BadInput
+from topocaps.files import write_atomically
+
+Floats = NDArray[np.float64]
+
+NAMES = ("shape", "scale", "orientation", "x", "y")
+SCALES = np.linspace(0.5, 1, 6)
+ORIENTATIONS = np.linspace(0, 2 * math.pi, 40)
+POSITIONS = np.linspace(0, 1, 32)
+
+#: The subset of the papers: 3 shapes, the 5 largest scales, every other of the first 30
+#: orientations and positions; 50,625 images.
+SUBSET = (range(3), range(1, 6), range(0, 30, 2), range(0, 30, 2), range(0, 30, 2))
+FRAMES = 15
+HELD_OUT = 0.2
+SPLIT_SEED = 0  # which orbits are held out is part of the data, never of a run
+
+
+def _outlines() -> tuple[Floats, ...]:
+    """Corners (x, y down) of the shapes at scale 1 on a canvas of 64, centred on (0, 0)."""
+    square = 9.6 * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
+    s = 2 * math.pi * np.arange(64) / 64
+    ellipse = np.stack([12.78 * np.cos(s), 7.22 * np.sin(s)], 1)
+    t = 2 * math.pi * np.arange(120) / 120
+    wave = 13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t)
+    heart = np.stack([0.6001 * 16 * np.sin(t) ** 3, -0.6623 * wave - 1.4416], 1)
+    return square, ellipse, heart
+
+
+@functools.cache
+def _wedges(shape: int) -> tuple[Floats, Floats, Floats]:
+    """The outline as wedges around the centre: where each begins (angle) and its outer edge.
+
+    All three shapes are star-shaped about their centre, so a point is inside iff it is on the
+    inner side of the one edge in whose wedge it lies.
+    """
+    corners = _outlines()[shape]
+    angle = np.arctan2(corners[:, 1], corners[:, 0])
+    corners = corners[np.argsort(angle)]
+    begin, end = corners, np.roll(corners, -1, axis=0)
+    edge = end - begin
+    normal = np.stack([edge[:, 1], -edge[:, 0]], 1)  # outward; the inside has p · normal <= offset
+    return np.sort(angle), normal, (begin * normal).sum(1)
+
+
+def render(
+    shape: int, scale: float, orientation: float, x: Floats, y: Floats, resolution: int = 64
+) -> NDArray[np.bool_]:
+    """Images (positions, resolution, resolution) of one shape at the positions ``x``, ``y``.
+
+    ``scale`` up to 1, ``orientation`` in radians counter-clockwise, positions in [0, 1]. A pixel
+    is on iff its centre is inside the shape.
+    """
+    angles, normals, offsets = _wedges(shape)
+    centres = (np.arange(resolution) + 0.5) * 64 / resolution
+    dx = centres - (16 + 32 * np.asarray(x, float))[:, None]  # positions columns
+    dy = centres - (16 + 32 * np.asarray(y, float))[:, None]  # positions rows
+    reach = scale * np.hypot(*_outlines()[shape].T).max()
+    near = dx[:, None, :] ** 2 + dy[:, :, None] ** 2 <= reach**2
+    n, row, column = np.nonzero(near)
+    px, py = dx[n, column] / scale, dy[n, row] / scale
+    cos, sin = math.cos(orientation), math.sin(orientation)
+    px, py = px * cos - py * sin, px * sin + py * cos  # back to the shape's own axes
+    wedge = np.searchsorted(angles, np.arctan2(py, px), side="right") - 1  # -1 is the last
+    near[n, row, column] = px * normals[wedge, 0] + py * normals[wedge, 1] <= offsets[wedge]
+    return near
+
+
+def render_subset(resolution: int) -> NDArray[np.uint8]:
+    """The 50,625 images of the papers' subset as bytes, in the order of ``NAMES``."""
+    shapes, scales, orientations, xs, ys = SUBSET
+    x, y = (p.ravel() for p in np.meshgrid(POSITIONS[xs], POSITIONS[ys], indexing="ij"))
+    images = [
+        render(shape, SCALES[scale], ORIENTATIONS[orientation], x, y, resolution)
+        for shape in shapes
+        for scale in scales
+        for orientation in orientations
+    ]
+    return np.concatenate(images).astype(np.uint8) * np.uint8(255)
+
+
+def cache_folder() -> Path:
+    """$TOPOCAPS_CACHE, or topocaps in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("TOPOCAPS_CACHE") or Path(base) / "topocaps")
+
+
+def _images(resolution: int) -> NDArray[np.uint8]:
+    """Rendered once, then read from the cache; without a usable cache, rendered again."""
+    count = math.prod(map(len, SUBSET))
+    file = cache_folder() / f"sprites-{resolution}-v1.bits"
+    with contextlib.suppress(OSError):
+        packed = np.fromfile(file, dtype=np.uint8)
+        if packed.size * 8 >= count * resolution**2 > (packed.size - 1) * 8:
+            bits = np.unpackbits(packed, count=count * resolution**2)
+            return bits.reshape(count, resolution, resolution) * np.uint8(255)
+    images = render_subset(resolution)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, np.packbits(images > 0).tobytes())
+    return images
+
+
+def sprites(resolution: int = 64) -> tuple[Sequences, Sequences]:
+    """(training, held-out) sequences of 15 binary frames, (1, resolution, resolution).
+
+    An orbit is all values of x, y, orientation or scale (looped three times), the others fixed.
+    20 % of the orbits of each factor are held out; their single frames occur in training orbits of
+    other factors, their sequences do not.
+    """
+    if resolution < 8:
+        raise BadInput(f"sprites need a resolution of at least 8, not {resolution}")
+    images = torch.from_numpy(_images(resolution))[:, None]
+    sizes = tuple(map(len, SUBSET))
+    factors = torch.cartesian_prod(*map(torch.arange, sizes))
+    grid = torch.arange(len(images)).reshape(sizes)
+    generator = torch.Generator().manual_seed(SPLIT_SEED)
+    train, held_out = [], []
+    for column in range(1, len(sizes)):
+        orbits = grid.movedim(column, -1).flatten(0, -2)
+        orbits = orbits.repeat(1, FRAMES // sizes[column])
+        orbits = orbits[torch.randperm(len(orbits), generator=generator)]
+        held = round(HELD_OUT * len(orbits))
+        held_out.append((orbits[:held], torch.full((held,), column)))
+        train.append((orbits[held:], torch.full((len(orbits) - held,), column)))
+
+    def gather(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> Sequences:
+        order, moving = map(torch.cat, zip(*parts, strict=True))
+        return Sequences(images, order, factors, NAMES, moving, cyclic=True)
+
+    return gather(train), gather(held_out)

@@ -1,0 +1,124 @@
+"""What the data are worth under a model: the ELBO, importance-weighted bounds, the paper's number.
+
+Stands under the models: they return these nouns, and the estimators see a model only through
+``posterior`` and ``draw``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The terms of Eq. 12 in nats, each (batch, time)."""
+
+    log_px_given_t: Tensor
+    kl_z: Tensor
+    kl_u: Tensor
+
+    @property
+    def elbo(self) -> Tensor:
+        """log p(x|t) - KL(q_z) - KL(q_u) for every frame (Eq. 12)."""
+        return self.log_px_given_t - self.kl_z - self.kl_u
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """q(z|x) and q(u|x) (Eq. 10, 11), independent over frames; a plain VAE has no u."""
+
+    z: Normal
+    u: Normal | None = None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Samples of the posterior, weighed: each (samples, batch, time), in nats."""
+
+    log_px_given_t: Tensor
+    log_ratio_z: Tensor  # log p(z) / q(z|x)
+    log_ratio_u: Tensor  # log p(u) / q(u|x)
+
+    @property
+    def log_weights(self) -> Tensor:
+        return self.log_px_given_t + self.log_ratio_z + self.log_ratio_u
+
+
+class LatentModel(Protocol):
+    """What the estimators ask of a model."""
+
+    def posterior(self, x: Tensor) -> Posterior: ...
+    def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws: ...
+
+
+def kl_to_standard_normal(q: Normal) -> Tensor:
+    """KL(q || N(0, 1)) of one frame: (batch, time, *latent) to (batch, time)."""
+    kl = 0.5 * (q.mean.square() + q.variance - 1) - q.stddev.log()
+    return kl.flatten(2).sum(-1)
+
+
+def log_ratio_to_standard_normal(q: Normal, value: Tensor) -> Tensor:
+    """log N(value; 0, 1) - log q(value) of one frame: (samples, batch, time, *latent) to 3 axes."""
+    log_ratio = 0.5 * (((value - q.mean) / q.stddev).square() - value.square()) + q.stddev.log()
+    return log_ratio.flatten(3).sum(-1)
+
+
+def log_mean_exp_over_sequences(log_weights: Tensor) -> Tensor:
+    r""":math:`\frac1S \log \frac1K \sum_k \exp \sum_l w_{kl}`, from (K, batch, time) to (batch,).
+
+    The weight of a sample is that of its whole sequence, since :math:`t_l` depends on every u of
+    its window; so this bounds :math:`\log p(x_{1..S}) / S` for any topography.
+    """
+    samples, _, frames = log_weights.shape
+    return (log_weights.sum(-1).logsumexp(0) - math.log(samples)) / frames
+
+
+def log_mean_exp_over_frames(log_weights: Tensor) -> Tensor:
+    """Every frame weighed by itself, from (K, batch, time) to (batch,): a bound for window 1 only."""
+    return (log_weights.logsumexp(0) - math.log(log_weights.shape[0])).mean(-1)
+
+
+def paper_estimate(log_weights: Tensor) -> Tensor:
+    """The released estimator, from (K, batch, time) to (batch,): no -log K, so log K too high.
+
+    Each frame is weighed by its own z and u alone, so it is no bound where the window is over 1.
+    """
+    return log_weights.logsumexp(0).mean(-1)
+
+
+@torch.no_grad()
+def log_weights(
+    model: LatentModel, x: Tensor, samples: int, values_in_memory: int = 16_000_000
+) -> Tensor:
+    """(samples, batch, time) importance weights of frames, in nats.
+
+    Draws as many samples at once as keep the decoded frames under ``values_in_memory`` numbers.
+    """
+    posterior = model.posterior(x)
+    at_once = max(1, values_in_memory // x.numel())
+    return torch.cat(
+        [
+            model.draw(x, posterior, min(at_once, samples - done)).log_weights
+            for done in range(0, samples, at_once)
+        ]
+    )
+
+
+def log_px(model: LatentModel, x: Tensor, samples: int = 10) -> Tensor:
+    """The joint importance-weighted bound on log p(x_1..S) / S, nats a frame, (batch,).
+
+    True for any window; looser at equal ``samples`` than a frame's own bound, and not comparable
+    with the papers' numbers.
+    """
+    return log_mean_exp_over_sequences(log_weights(model, x, samples))
+
+
+def log_px_paper(model: LatentModel, x: Tensor, samples: int = 10) -> Tensor:
+    """The papers' log p(x), nats a frame, (batch,): to stand beside their tables, and no bound."""
+    return paper_estimate(log_weights(model, x, samples))

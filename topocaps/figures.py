@@ -1,0 +1,179 @@
+"""What a person looks at: traversals, costs by lag, who shares with whom, the course of training."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+from torch import Tensor
+
+from topocaps.arithmetic import seeded
+from topocaps.data.sequences import Batch
+from topocaps.errors import BadInput
+from topocaps.files import write_atomically
+from topocaps.metrics.traversal import unseen_lags
+from topocaps.models import SequenceModel
+from topocaps.topography import Topography
+
+TRAVERSAL_CAPTION = (
+    "Capsule traversals on held-out orbits. Top row of each block: the input, frames that t₀ has not "
+    "seen greyed. Middle: reconstruction of each frame from its own latents. Bottom: decoded from "
+    "t₀ (bordered) alone, rolled one site a frame."
+)
+BY_LAG_CAPTION = (
+    "What it costs to predict the frame at each lag from t₀ rolled, against the sequence's own mean "
+    "frame (dashed), the best an invariant model can do. Shaded: frames t₀ has not seen."
+)
+TOPOGRAPHY_CAPTION = (
+    "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), and "
+    "with how many of them in common every other latent's energy is tied to its own (right)."
+)
+HISTORY_CAPTION = "The bound and its parts over training, nats a frame."
+
+GREY, ACCENT = "#8a8f98", "#c8402f"
+ROWS = ("input", "reconstruction", "rolled")
+GAP = 2  # pixels between frames
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG, whole or not at all."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+    write_atomically(path, buffer.getvalue())
+
+
+@torch.no_grad()
+def traversals(
+    model: SequenceModel,
+    batch: Batch,
+    names: Sequence[str] = (),
+    window: int | None = None,
+    rate: float = 1.0,
+    seed: int = 0,
+) -> Figure:
+    """Input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
+    x = batch.x
+    if x.ndim != 5 or x.shape[2] not in (1, 3):
+        raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
+    frames, size = x.shape[1], x.shape[-1]
+    with seeded(seed):
+        t = model.encode(x, sample=True)
+    rolled = torch.stack([model.topography.roll(t[:, 0], rate * lag) for lag in range(frames)], 1)
+    unseen = unseen_lags(model.topography.window if window is None else window, frames)
+    shown = x.clone()
+    shown[:, unseen.start : unseen.stop] = 0.35 + 0.25 * x[:, unseen.start : unseen.stop]
+    blocks = torch.stack([shown, model.decode(t), model.decode(rolled)], 1).clamp(0, 1)
+
+    figure, axes = _canvas(len(x), 1, (0.62 * frames + 1.6, 2.1 * len(x) + 0.3))
+    for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
+        axis.imshow(_tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+        step = size + GAP
+        axis.set_yticks([step * (row + 0.5) for row in range(len(ROWS))], ROWS)
+        axis.set_xticks([step * (lag + 0.5) for lag in range(frames)], range(frames))
+        axis.tick_params(length=0, labelsize=8)
+        axis.spines[:].set_visible(False)
+        axis.set_title(label, loc="left", fontsize=10)
+        for row in (0, 2):
+            corner = (-0.5, row * step - 0.5)
+            edge = Rectangle(corner, step, step, fill=False, edgecolor=ACCENT, linewidth=2)
+            edge.set_clip_on(False)
+            axis.add_patch(edge)
+    axes[-1].set_xlabel("frame = sites rolled", fontsize=9)
+    return figure
+
+
+def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Mean cost of the rolled frame at every lag, for one or several runs' metrics."""
+    figure, (axis,) = _canvas(1, 1, (6.4, 3.6))
+    reference: list[float] = []
+    for name, metrics in runs.items():
+        costs = metrics["traversal"]["by_lag"]
+        reference = metrics["traversal"]["orbit_mean_by_lag"]
+        axis.plot(range(len(costs)), costs, marker="o", markersize=3, label=name)
+        unseen = unseen_lags(metrics["traversal"]["window"], len(costs))
+    axis.plot(range(len(reference)), reference, "--", color=GREY, label="orbit mean")
+    if unseen:
+        axis.axvspan(unseen.start - 0.5, unseen.stop - 0.5, color=GREY, alpha=0.2, linewidth=0)
+    axis.set_yscale("log")
+    axis.set_xlabel("lag (frames)")
+    axis.set_ylabel("nats of the true frame")
+    axis.legend(frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def topography(topography: Topography, frames: int) -> Figure:
+    """Who shares with whom (Fig. 2), over time and the first axis of one capsule."""
+    frames = max(topography.window, frames)
+    one = Topography(1, topography.shape, topography.reach, topography.window, topography.velocity)
+    energy = torch.zeros(frames, 1, *one.shape)
+    here = (frames // 2, 0, *(n // 2 for n in one.shape))
+    energy[here] = 1
+    energy.requires_grad_()
+    summed = torch.autograd.grad(one.pool(energy[None])[0][here], energy)[0].detach()  # row of W
+    tied = one.pool(summed[None])[0]  # row of W Wᵀ: squares in common
+    rest = tuple(range(2, summed.ndim - 1))
+    figure, axes = _canvas(1, 2, (8.2, 3.9))
+    for axis, values, title in zip(
+        axes, (summed, tied), ("squares it sums: a row of W", "squares in common"), strict=True
+    ):
+        plane = values[:, 0].amax(tuple(r for r in rest)) if rest else values[:, 0]
+        image = axis.imshow(plane.T, cmap="Reds", origin="lower", vmin=0, aspect="auto")
+        axis.add_patch(
+            Rectangle(
+                (here[0] - 0.5, here[2] - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2
+            )
+        )
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("frame")
+        axis.set_ylabel("site")
+        figure.colorbar(image, ax=axis, fraction=0.046)
+    return figure
+
+
+def history(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """The bound and its parts by epoch."""
+    figure, axes = _canvas(1, 2, (8.2, 3.2))
+    epochs = [record["epoch"] for record in records]
+    for axis, names in zip(axes, (("elbo", "log_px_given_t"), ("kl_z", "kl_u")), strict=True):
+        for name in names:
+            axis.plot(epochs, [record[name] for record in records], label=name)
+        axis.set_xlabel("epoch")
+        axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("nats a frame")
+    return figure
+
+
+def _canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure of its own, apart from pyplot's."""
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
+    if batch.factors is None or not names:
+        return [f"sequence {n}" for n in range(len(batch.x))]
+    moves = (batch.factors != batch.factors[:, :1]).any(1)
+    return [" and ".join(names[c] for c in row.nonzero().flatten()) + " moves" for row in moves]
+
+
+def _tile(block: Tensor) -> NDArray[np.float32]:
+    """(rows, columns, channel, height, width) as one picture, white between the frames."""
+    rows, columns, channels, height, width = block.shape
+    padded = torch.nn.functional.pad(block, (1, 1, 1, 1), value=1.0)
+    picture = padded.permute(0, 3, 1, 4, 2).reshape(
+        rows * (height + GAP), columns * (width + GAP), channels
+    )
+    array: NDArray[np.float32] = picture.cpu().numpy()
+    return array[..., 0] if channels == 1 else array

@@ -1,0 +1,23 @@
+"""Numbers that say how far a model's capsules move when the world moves."""
+
+from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.equivariance import (
+    chance_equivariance_error,
+    equivariance_error,
+    equivariance_errors,
+)
+from topocaps.metrics.evaluate import evaluate
+from topocaps.metrics.traversal import Traversal, traversal, unseen_lags
+
+__all__ = [
+    "CapCorr",
+    "Traversal",
+    "capcorr",
+    "chance_equivariance_error",
+    "equivariance_error",
+    "equivariance_errors",
+    "evaluate",
+    "observed_rolls",
+    "traversal",
+    "unseen_lags",
+]

@@ -1,0 +1,98 @@
+"""CapCorr (Eq. 14, 16, 17): does the roll seen in the capsules follow the factor that moved?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput
+from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+from topocaps.topography import roll
+
+
+@dataclass(frozen=True)
+class CapCorr:
+    """CapCorr of one factor, and the values behind it."""
+
+    observed: Tensor  # (sequences,) rolls seen, in frames
+    true: Tensor  # (sequences,) index of the factor at frame 0
+    agreement: float  # share of capsules whose own roll is the mode of all
+    dropped: int  # sequences in which the factor never has index 0
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's; NaN where either does not vary."""
+        if len(self.true) < 2:
+            return math.nan
+        a, b = (v.double() - v.double().mean() for v in (self.observed, self.true))
+        scale = (a.square().sum() * b.square().sum()).sqrt()
+        return ((a * b).sum() / scale).item() if scale > 0 else math.nan
+
+
+def capcorr(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, float]:
+    """{factor column: correlation}, for the factors that move.
+
+    t: (batch, time, capsules, *shape), factors: (batch, time, factor), integer indices.
+    """
+    return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
+
+
+def observed_rolls(
+    t: Tensor, factors: Tensor, rate: float = 1.0, at_once: int = 512
+) -> dict[int, CapCorr]:
+    r"""The rolls of Eq. 16 for every factor that moves.
+
+    For each sequence, :math:`\Omega` is a frame where the factor has index 0; the roll is
+    :math:`\arg\max_n \langle Roll_n t_\Omega, t_0 \rangle` in each capsule, then the mode over
+    capsules (the smallest of ties). Where a sequence has several :math:`\Omega` the one whose roll
+    is closest to the truth counts, as in the paper: optimistic. Rolls are counted in frames of
+    ``rate`` sites.
+    """
+    check_latents(t)
+    if factors.ndim != 3 or factors.shape[:2] != t.shape[:2]:
+        raise BadInput(
+            f"factors must be (batch, time, factor) with {tuple(t.shape[:2])} first, "
+            f"not {tuple(factors.shape)}"
+        )
+    if rate <= 0:
+        raise BadInput(f"rate must be more than 0 sites a frame, not {rate}")
+    factors = factors.to(t.device)
+    moves = (factors != factors[:, :1]).any(1)  # batch factor
+    pieces = [_rolls_to_start(piece, rate) for piece in t.split(at_once)]
+    rolls = torch.cat([r for r, _ in pieces])  # batch time
+    agreement = torch.cat([a for _, a in pieces])
+    found = {}
+    for column in moves.any(0).nonzero().flatten().tolist():
+        rows = moves[:, column]
+        y = factors[rows][:, :, column]
+        true = y[:, 0]
+        at_zero = y == 0
+        has_omega = at_zero.any(1)
+        distance = (rolls[rows] - true[:, None]).abs().masked_fill(~at_zero, torch.inf)
+        omega = distance.argmin(1, keepdim=True)
+        found[column] = CapCorr(
+            observed=rolls[rows].gather(1, omega)[has_omega, 0].cpu(),
+            true=true[has_omega].cpu(),
+            agreement=agreement[rows].gather(1, omega)[has_omega].mean().item(),
+            dropped=int((~has_omega).sum()),
+        )
+    return found
+
+
+def _rolls_to_start(t: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """From every frame to frame 0: the mode of the capsules' rolls, and their agreement on it."""
+    steps = math.ceil(t.shape[SITE_AXIS] / rate)
+    sites = tuple(range(SITE_AXIS, t.ndim))
+    match = torch.stack(
+        [(roll(t, rate * n, SITE_AXIS) * t[:, :1]).sum(sites) for n in range(steps)], -1
+    )  # batch time capsules steps
+    votes = torch.nn.functional.one_hot(match.argmax(-1), steps).sum(2)  # batch time steps
+    most, mode = votes.max(-1)
+    # max() returns any of several equal entries; the smallest roll is wanted
+    mode = torch.where(votes == most[..., None], torch.arange(steps, device=t.device), steps).amin(
+        -1
+    )
+    return mode.float(), most / t.shape[2]

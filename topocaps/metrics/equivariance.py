@@ -1,0 +1,54 @@
+"""The equivariance error of Eq. 13, and what chance gives."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from topocaps.errors import BadInput
+from topocaps.topography import Topography, roll
+
+SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
+
+
+def equivariance_error(t: Tensor, rate: float = 1.0) -> float:
+    r"""Mean over sequences of :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`.
+
+    t: (batch, time, capsules, \*shape). Each capsule is normalised by itself, as in the released
+    code (Eq. 13 reads as if the whole t were). ``rate`` is the sites a frame that the *data* ask
+    for, whatever the model's velocity.
+    """
+    return equivariance_errors(t, rate).mean().item()
+
+
+def equivariance_errors(t: Tensor, rate: float = 1.0) -> Tensor:
+    """The error of every sequence, (batch,)."""
+    check_latents(t)
+    capsule = tuple(range(SITE_AXIS, t.ndim))
+    t = t / t.norm(dim=capsule, keepdim=True).clamp_min(1e-30)
+    errors = t.new_zeros(len(t))
+    for lag in range(1, t.shape[1]):
+        rolled = roll(t[:, :-lag], rate * lag, SITE_AXIS)
+        errors += (rolled - t[:, lag:]).abs().flatten(1).sum(1)
+    return errors
+
+
+def chance_equivariance_error(topography: Topography, frames: int) -> float:
+    """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
+
+    E|u - v|_1 for independent random unit vectors is E|u - v|_2 times E|w|_1 for one of them.
+    """
+    d = math.prod(topography.shape)
+    pairs = topography.capsules * frames * (frames - 1) / 2
+    if d == 1:
+        return pairs
+    g = math.lgamma
+    distance = 2 * math.exp(g(d / 2) + g(d - 1) - g(d - 0.5) - g((d - 1) / 2))
+    length = d * math.exp(g(d / 2) - g((d + 1) / 2)) / math.sqrt(math.pi)
+    return pairs * distance * length
+
+
+def check_latents(t: Tensor) -> None:
+    if t.ndim < SITE_AXIS + 1:
+        raise BadInput(f"latents must be (batch, time, capsules, *shape), not {tuple(t.shape)}")

@@ -1,0 +1,91 @@
+"""Every metric of a model over a set of sequences, as the plain data of ``metrics.json``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topocaps.arithmetic import seeded
+from topocaps.data.sequences import Sequences
+from topocaps.evidence import (
+    log_mean_exp_over_frames,
+    log_mean_exp_over_sequences,
+    log_weights,
+    paper_estimate,
+)
+from topocaps.metrics.capcorr import observed_rolls
+from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
+from topocaps.metrics.traversal import Traversal, traversal
+from topocaps.models import SequenceModel
+
+
+@torch.no_grad()
+def evaluate(
+    model: SequenceModel,
+    sequences: Any,
+    *,
+    window: int | None = None,
+    samples: int = 10,
+    rate: float = 1.0,
+    seed: int = 0,
+    batch: int = 128,
+) -> dict[str, Any]:
+    """Bounds, equivariance error, CapCorr and traversal_gain over all of ``sequences``.
+
+    ``window`` decides which frames are unseen for the traversal (the model's own unless given).
+    Means come with 95 % intervals over sequences under ``intervals``.
+    """
+    sequences = Sequences.of(sequences)
+    values: dict[str, list[Tensor]] = {}
+    latents: list[Tensor] = []
+    factors: list[Tensor] = []
+    parts: list[Traversal] = []
+    with seeded(seed):
+        for one in sequences.batches(batch):
+            parts.append(traversal(model, one.x, one.factors, rate, window, seed=None))
+            latents.append(model.encode(one.x, sample=True))
+            weights = log_weights(model, one.x, samples)
+            found = {
+                "log_px": log_mean_exp_over_sequences(weights),
+                "log_px_paper": paper_estimate(weights),
+                "elbo": model.evidence(one.x).elbo.mean(1),
+                "equivariance_error": equivariance_errors(latents[-1], rate),
+            }
+            if model.topography.window == 1:
+                found["log_px_per_frame"] = log_mean_exp_over_frames(weights)
+            for name, value in found.items():
+                values.setdefault(name, []).append(value.cpu())
+            if one.factors is not None:
+                factors.append(one.factors)
+    joined = {name: torch.cat(value).double() for name, value in values.items()}
+    walked = Traversal.join(parts)
+    rolls = observed_rolls(torch.cat(latents), torch.cat(factors), rate) if factors else {}
+    names = dict(enumerate(sequences.names)) if factors else {0: "all"}
+    return {
+        **{name: value.mean().item() for name, value in joined.items()},
+        "samples": samples,
+        "chance_equivariance_error": chance_equivariance_error(model.topography, sequences.frames),
+        "capcorr": {names[c]: found.correlation for c, found in rolls.items()},
+        "capcorr_agreement": {names[c]: found.agreement for c, found in rolls.items()},
+        "capcorr_dropped": {names[c]: found.dropped for c, found in rolls.items()},
+        "traversal_gain": walked.overall,
+        "traversal": {
+            "by_factor": {names[c]: gain for c, gain in walked.by_factor.items()},
+            "interval": {names[c]: walked.interval(c) for c in walked.by_factor},
+            "by_lag": walked.by_lag,
+            "orbit_mean_by_lag": walked.orbit_mean.mean(0).tolist(),
+            "window": model.topography.window if window is None else window,
+        },
+        "intervals": {name: _interval(value) for name, value in joined.items()},
+        "sequences": len(sequences),
+    }
+
+
+def _interval(values: Tensor) -> tuple[float, float]:
+    """Mean -+ 1.96 standard errors."""
+    mean = values.mean().item()
+    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return mean - 1.96 * error, mean + 1.96 * error

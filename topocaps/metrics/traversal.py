@@ -1,0 +1,159 @@
+r"""traversal_gain: the commutative diagram in pixels, on frames the encoder has not seen.
+
+How well :math:`decode(Roll_l(t_0))` predicts :math:`x_l`, against the sequence's own mean frame
+(the best that an invariant model can do):
+
+.. math:: gain = \frac{nats(orbit\ mean) - nats(rolled)}{nats(orbit\ mean) - nats(perfect)}
+
+1 is perfect, 0 is invariance, below 0 is worse than not moving at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.special import xlogy
+
+from topocaps.arithmetic import seeded
+from topocaps.errors import BadInput
+from topocaps.models import SequenceModel
+from topocaps.networks import Likelihood
+
+EDGE = 1e-3  # the orbit mean is kept this far from 0 and 1
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """Costs of every frame, (sequences, time), and which of them count.
+
+    Costs are nats, or squared errors for a Gaussian decoder.
+    """
+
+    rolled: Tensor  # of decode(Roll_l(t_0))
+    orbit_mean: Tensor  # of the sequence's own mean frame
+    perfect: Tensor  # the frame's own entropy: 0 for binary frames
+    unseen: Tensor  # not in the window around frame 0, nor shown there
+    moving: Tensor  # (sequences, factor) which factors move
+
+    @classmethod
+    def join(cls, parts: Sequence[Traversal]) -> Traversal:
+        """One traversal of several batches."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+    @property
+    def by_factor(self) -> dict[int, float | None]:
+        """{factor column: gain on unseen frames}; None where a factor leaves none unseen."""
+        columns = self.moving.any(0).nonzero().flatten().tolist()
+        return {column: self._gain(self.moving[:, column]) for column in columns}
+
+    @property
+    def by_lag(self) -> list[float]:
+        """Mean cost of the rolled frame at every lag."""
+        return self.rolled.mean(0).tolist()
+
+    @property
+    def overall(self) -> float | None:
+        """Mean gain of the factors that have unseen frames."""
+        gains = [gain for gain in self.by_factor.values() if gain is not None]
+        return sum(gains) / len(gains) if gains else None
+
+    def interval(self, column: int, draws: int = 1000, seed: int = 0) -> tuple[float, float] | None:
+        """A 95 % bootstrap interval of a factor's gain, over sequences."""
+        rows = self.moving[:, column] & self.unseen.any(1)
+        if not rows.any():
+            return None
+        gained, possible = self._gained(rows)
+        n = len(gained)
+        generator = torch.Generator().manual_seed(seed)
+        counts = torch.stack(
+            [
+                torch.bincount(torch.randint(n, (n,), generator=generator), minlength=n)
+                for _ in range(draws)
+            ]
+        ).double()
+        gains = (counts @ gained.double()) / (counts @ possible.double())
+        low, high = gains.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+        return low, high
+
+    def _gained(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Per sequence: what rolling gained over the orbit mean, and what could be gained."""
+        unseen = self.unseen[rows]
+        gained = (self.orbit_mean - self.rolled)[rows].mul(unseen).sum(1)
+        possible = (self.orbit_mean - self.perfect)[rows].mul(unseen).sum(1)
+        return gained, possible
+
+    def _gain(self, rows: Tensor) -> float | None:
+        gained, possible = (part.double().sum().item() for part in self._gained(rows))
+        return gained / possible if possible > 0 else None
+
+
+def unseen_lags(window: int, frames: int) -> range:
+    """Lags from frame 0 that its window does not reach."""
+    return range((window - 1) // 2 + 1, frames - window // 2)
+
+
+@torch.no_grad()
+def traversal(
+    model: SequenceModel,
+    x: Tensor,
+    factors: Tensor | None = None,
+    rate: float = 1.0,
+    window: int | None = None,
+    seed: int | None = 0,
+) -> Traversal:
+    """Encode the window around frame 0, roll, decode, and compare with the frames that came.
+
+    ``rate`` is the sites a frame that the data ask for. ``window`` decides which frames count as
+    unseen: the model's own unless given; models that are compared must be given the same.
+    Latents are drawn, from ``seed`` (None leaves PyTorch's generator as it is).
+    """
+    model.check(x)
+    frames = x.shape[1]
+    window = model.topography.window if window is None else window
+    if not model.topography.window <= window <= frames:
+        raise BadInput(
+            f"window must lie between the model's {model.topography.window} and the "
+            f"{frames} frames, not {window}"
+        )
+    with nullcontext() if seed is None else seeded(seed):
+        t0 = model.encode(x, sample=True)[:, :1]
+    rolled = torch.cat([model.topography.roll(t0, rate * lag) for lag in range(frames)], 1)
+    unseen = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+    lags = unseen_lags(window, frames)
+    unseen[:, lags.start : lags.stop] = True
+    window_frames = [lag % frames for lag in range(lags.stop - frames, lags.start)]
+    for lag in lags:
+        shown = (x[:, lag, None] == x[:, window_frames]).flatten(2).all(2).any(1)
+        unseen[:, lag] &= ~shown
+    moving = (
+        torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
+        if factors is None
+        else (factors != factors[:, :1]).any(1)
+    )
+    cost = _nats if model.likelihood is Likelihood.BERNOULLI else _squared_error
+    mean = x.mean(1, keepdim=True)
+    if model.likelihood is Likelihood.BERNOULLI:
+        mean = mean.clamp(EDGE, 1 - EDGE)
+        rolled_cost = -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
+    else:
+        rolled_cost = cost(model.decode(rolled), x)
+    return Traversal(
+        rolled=rolled_cost.cpu(),
+        orbit_mean=cost(mean, x).cpu(),
+        perfect=cost(x, x).cpu(),
+        unseen=unseen.cpu(),
+        moving=moving.cpu(),
+    )
+
+
+def _nats(p: Tensor, x: Tensor) -> Tensor:
+    return -(xlogy(x, p) + xlogy(1 - x, 1 - p)).flatten(2).sum(2)
+
+
+def _squared_error(prediction: Tensor, x: Tensor) -> Tensor:
+    return (prediction - x).square().flatten(2).sum(2)

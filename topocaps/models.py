@@ -1,0 +1,289 @@
+"""Models of sequences: the Topographic VAE and the plain VAE it is compared with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal
+
+from topocaps.errors import BadInput
+from topocaps.evidence import (
+    Draws,
+    Evidence,
+    Posterior,
+    kl_to_standard_normal,
+    log_ratio_to_standard_normal,
+)
+from topocaps.networks import (
+    FrameDecoder,
+    GaussianEncoder,
+    Likelihood,
+    Norm,
+    mlp,
+    paper_widths,
+    project_rows,
+)
+from topocaps.student_t import TopographicStudentT, studentize
+from topocaps.topography import Topography
+
+
+class SequenceModel(nn.Module, ABC):
+    """Frames x: (batch, time, *frame), latents t: (batch, time, capsules, *shape).
+
+    What the two models share. A model knows its posterior, how z and u become t, and its prior.
+    """
+
+    def __init__(self, x_given_t: nn.Module, topography: Topography, norm: Norm) -> None:
+        super().__init__()
+        self.x_given_t, self.topography, self.norm = x_given_t, topography, norm
+        self.config: dict[str, Any] | None = (
+            None  #: what rebuilds it; None for networks of your own
+        )
+
+    @abstractmethod
+    def posterior(self, x: Tensor) -> Posterior:
+        """q(z|x), q(u|x)."""
+
+    @abstractmethod
+    def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
+        """t from z and u."""
+
+    @abstractmethod
+    def prior(self, frames: int) -> Distribution:
+        """p(t) over a sequence."""
+
+    def forward(self, x: Tensor) -> Evidence:
+        """The terms of the bound for frames that are checked first."""
+        self.check(x)
+        return self.evidence(x)
+
+    def evidence(self, x: Tensor) -> Evidence:
+        """The terms of Eq. 12 with one sample of the posterior; the KLs are exact."""
+        q = self.posterior(x)
+        t = self.latents(q.z.rsample(), q.u.rsample() if q.u else None)
+        log_px_given_t = self.x_given_t(t).log_prob(x)
+        kl_u = kl_to_standard_normal(q.u) if q.u else torch.zeros_like(log_px_given_t)
+        return Evidence(log_px_given_t, kl_to_standard_normal(q.z), kl_u)
+
+    def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws:
+        """Samples of the posterior and their importance weights."""
+        z = posterior.z.rsample(torch.Size((samples,)))  # samples batch time capsules *shape
+        u = posterior.u.rsample(torch.Size((samples,))) if posterior.u else None
+        log_px_given_t = self.x_given_t(self.latents(z, u)).log_prob(x)
+        ratio_z = log_ratio_to_standard_normal(posterior.z, z)
+        ratio_u = (
+            log_ratio_to_standard_normal(posterior.u, u)
+            if posterior.u and u is not None
+            else torch.zeros_like(ratio_z)
+        )
+        return Draws(log_px_given_t, ratio_z, ratio_u)
+
+    def encode(self, x: Tensor, sample: bool = False) -> Tensor:
+        """t of every frame: drawn, or from z = mean and u² = mean² + variance.
+
+        (With the bare mean of u, an untrained t would come out many times too large.)
+        """
+        self.check(x)
+        q = self.posterior(x)
+        if sample:
+            return self.latents(q.z.rsample(), q.u.rsample() if q.u else None)
+        return self.latents(q.z.mean, (q.u.mean.square() + q.u.variance).sqrt() if q.u else None)
+
+    def decode(self, t: Tensor) -> Tensor:
+        """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
+        return self.x_given_t(t).mean
+
+    def sample(self, n: int, frames: int) -> Tensor:
+        """n sequences from the prior, decoded: (n, frames, *frame)."""
+        return self.decode(self.prior(frames).sample(torch.Size((n,))))
+
+    def project(self) -> None:
+        """What follows each optimiser step: projected rows where the norm asks for it."""
+        if self.norm is Norm.PROJECTED:
+            project_rows(self)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse frames this model cannot take, with a sentence."""
+        frame_shape = getattr(self.x_given_t, "frame_shape", None)
+        if frame_shape is not None and (x.ndim < 3 or tuple(x.shape[2:]) != tuple(frame_shape)):
+            raise BadInput(
+                f"frames must be (batch, time, *frame) with frame {tuple(frame_shape)}, "
+                f"not {tuple(x.shape)}"
+            )
+        self.topography.check(x.shape[1])
+        check_values(x, self.likelihood)
+
+
+def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:
+    """Refuse frames that are not finite or, for a Bernoulli decoder, outside [0, 1]."""
+    if not x.is_floating_point():
+        raise BadInput(f"frames must be floating point, not {x.dtype}")
+    if x.numel() == 0:
+        raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
+    low, high = (v.item() for v in x.aminmax())
+    if not (x.sum().isfinite() or x.isfinite().all()):
+        raise BadInput("frames hold NaN or infinite values")
+    if likelihood is Likelihood.BERNOULLI and (low < 0 or high > 1):
+        raise BadInput(f"frames must lie in [0, 1], not in [{low:g}, {high:g}]")
+
+
+class TopographicVAE(SequenceModel):
+    """The Topographic VAE (Eq. 10-12): ``topography`` decides which frames and sites share u.
+
+    ``mu`` is learned. The paper writes Z - mu and starts at 30, its code computes z + 30: with
+    the paper's formula, start at -30.
+    """
+
+    def __init__(
+        self,
+        z_given_x: nn.Module,
+        u_given_x: nn.Module,
+        x_given_t: nn.Module,
+        topography: Topography,
+        mu: float = -30.0,
+        norm: Norm = Norm.NONE,
+    ) -> None:
+        super().__init__(x_given_t, topography, norm)
+        self.z_given_x, self.u_given_x = z_given_x, u_given_x
+        self.mu = nn.Parameter(torch.tensor(float(mu)))
+
+    @classmethod
+    def mlp(
+        cls,
+        frame_shape: tuple[int, ...],
+        topography: Topography,
+        hidden: tuple[int, ...] | None = None,
+        mu: float = -30.0,
+        norm: Norm | str = Norm.NONE,
+        likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        centred: bool = False,
+    ) -> Self:
+        """The paper's networks (A.3); ``hidden`` are an encoder's, a decoder has them reversed.
+
+        ``centred`` (not the paper's) lets the decoder see t less its mean under the prior.
+        """
+        if centred and topography.degrees_of_freedom < 2:
+            raise BadInput(
+                "a decoder cannot be centred where t has no mean: window and reach are 1"
+            )
+        centre = TopographicStudentT(topography, topography.window, mu).mean.mean().item()
+        networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
+        encoders = networks.encoder(), networks.encoder()
+        decoder = networks.decoder(centre if centred else 0.0)
+        model = cls(*encoders, decoder, topography, mu, networks.norm)
+        own = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
+        model.config = networks.config() | own
+        return model
+
+    def posterior(self, x: Tensor) -> Posterior:
+        return Posterior(self.z_given_x(x), self.u_given_x(x))
+
+    def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
+        assert u is not None
+        return studentize(z, u, self.topography, self.mu)
+
+    def prior(self, frames: int) -> TopographicStudentT:
+        return TopographicStudentT(self.topography, frames, self.mu)
+
+
+class VAE(SequenceModel):
+    """The baseline: t = z, standard normal. ``topography`` only divides t into capsules."""
+
+    def __init__(
+        self,
+        z_given_x: nn.Module,
+        x_given_t: nn.Module,
+        topography: Topography,
+        norm: Norm = Norm.NONE,
+    ) -> None:
+        super().__init__(x_given_t, topography, norm)
+        self.z_given_x = z_given_x
+
+    @classmethod
+    def mlp(
+        cls,
+        frame_shape: tuple[int, ...],
+        topography: Topography,
+        hidden: tuple[int, ...] | None = None,
+        norm: Norm | str = Norm.NONE,
+        likelihood: Likelihood | str = Likelihood.BERNOULLI,
+    ) -> Self:
+        """The paper's networks (A.3) without the u encoder."""
+        networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
+        model = cls(networks.encoder(), networks.decoder(), topography, networks.norm)
+        model.config = networks.config() | {"kind": "VAE"}
+        return model
+
+    def posterior(self, x: Tensor) -> Posterior:
+        return Posterior(self.z_given_x(x))
+
+    def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
+        return z
+
+    def prior(self, frames: int) -> Distribution:
+        like = next(self.parameters())
+        zeros = like.new_zeros((frames, self.topography.capsules, *self.topography.shape))
+        return Independent(Normal(zeros, torch.ones_like(zeros)), zeros.ndim)
+
+
+class _Networks:
+    """Makes the paper's encoders and decoders of one size."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        topography: Topography,
+        hidden: tuple[int, ...] | None,
+        norm: Norm | str,
+        likelihood: Likelihood | str,
+    ) -> None:
+        self.frame_shape, self.topography = tuple(frame_shape), topography
+        self.pixels, *widths = paper_widths(self.frame_shape, topography.latents)
+        self.widths = widths if hidden is None else list(hidden)
+        self.norm, self.likelihood = Norm(norm), Likelihood(likelihood)
+        self.latent_shape = (topography.capsules, *topography.shape)
+
+    def encoder(self) -> GaussianEncoder:
+        widths = [self.pixels, *self.widths, 2 * self.topography.latents]
+        return GaussianEncoder(mlp(widths, self.norm), self.latent_shape)
+
+    def decoder(self, centre: float = 0.0) -> FrameDecoder:
+        network = mlp([self.topography.latents, *reversed(self.widths), self.pixels], self.norm)
+        axes = len(self.latent_shape)
+        return FrameDecoder(network, self.frame_shape, axes, self.likelihood, centre)
+
+    def config(self) -> dict[str, Any]:
+        """The settings that rebuild them."""
+        return {
+            "frame_shape": list(self.frame_shape),
+            "topography": asdict(self.topography),
+            "hidden": self.widths,
+            "norm": self.norm.value,
+            "likelihood": self.likelihood.value,
+        }
+
+
+MODELS: dict[str, type[TopographicVAE] | type[VAE]] = {
+    "TopographicVAE": TopographicVAE,
+    "VAE": VAE,
+}
+
+
+def build(config: dict[str, Any]) -> TopographicVAE | VAE:
+    """A fresh model from the settings that ``mlp`` recorded."""
+    settings = dict(config)
+    kind = MODELS[settings.pop("kind")]
+    topography = settings.pop("topography")
+    settings["topography"] = Topography(
+        **topography | {name: tuple(topography[name]) for name in ("shape", "reach")}
+    )
+    settings["frame_shape"] = tuple(settings["frame_shape"])
+    return kind.mlp(**settings)

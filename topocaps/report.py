@@ -1,0 +1,124 @@
+"""``report.html``: tables, figures and settings in one file that opens offline."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from topocaps.version import __version__
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report: a table, figures with captions, settings to unfold."""
+
+    title: str
+    text: str
+    table: list[list[str]]
+    figures: list[tuple[Path, str]] = field(default_factory=list)
+    settings: dict[str, Any] | None = None
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Metrics as text: a header, then a row for each name."""
+    factors = list(next(iter(rows.values()))["traversal"]["by_factor"])
+    moving = [
+        f
+        for f in factors
+        if any(m["traversal"]["by_factor"].get(f) is not None for m in rows.values())
+    ]
+    correlated = list(next(iter(rows.values()))["capcorr"])
+    header = ["", "gain"]
+    header += [f"gain {f}" for f in moving] if len(moving) > 1 else []
+    header += [f"CapCorr {f}" for f in correlated]
+    header += ["E_eq", "E_eq chance", "log p(x) ≥", "paper's log p(x)", "ELBO"]
+    body = []
+    for name, m in rows.items():
+        row = [name, _number(m["traversal_gain"], 2)]
+        if len(moving) > 1:
+            row += [_number(m["traversal"]["by_factor"].get(f), 2) for f in moving]
+        row += [_number(m["capcorr"].get(f), 2) for f in correlated]
+        row += [_number(m["equivariance_error"], 0), _number(m["chance_equivariance_error"], 0)]
+        row += [_number(m[key], 1) for key in ("log_px", "log_px_paper", "elbo")]
+        body.append(row)
+    return [header, *body]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:,.{digits}f}".replace("-", "−")
+
+
+LEGEND = """
+<dl>
+<dt>gain</dt><dd>traversal gain: how well frames that t₀ has not seen are predicted by rolling it.
+1 is perfect, 0 is the sequence's own mean frame (the best an invariant model can do), below 0 is
+worse than not moving at all. A dash: no such frame is left. The first column is the mean over
+factors.</dd>
+<dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved (Eq. 14).
+For factors that loop within a sequence the most favourable start counts.</dd>
+<dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
+give. Both mostly measure the structure that is built in: compare with the untrained row.</dd>
+<dt>log p(x) ≥</dt><dd>importance-weighted bound over whole sequences, nats a frame, true for any
+window; not comparable with the papers' numbers.</dd>
+<dt>paper's log p(x)</dt><dd>the released estimator, to stand beside the papers' tables: too high by
+the log of its samples, and no bound where frames share variance.</dd>
+</dl>
+"""
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1c1e21; background: #fff }
+h1 { font-size: 1.6rem } h2 { margin-top: 2.5rem; border-top: 1px solid #d8dbe0; padding-top: 1rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap }
+th { font-weight: 600; border-bottom: 1px solid #8a8f98; vertical-align: bottom; white-space: normal }
+td:first-child, th:first-child { text-align: left } tr:nth-child(even) td { background: #f5f6f8 }
+figure { margin: 1.5rem 0 } figure img { max-width: 100%; height: auto }
+figcaption, dl, .small { color: #5a5f68; font-size: .9rem } dt { font-weight: 600 }
+pre { background: #f5f6f8; padding: 1rem; overflow-x: auto; font-size: .85rem }
+"""
+
+
+def page(title: str, sections: Sequence[Section]) -> str:
+    """The report: everything it shows is inside it."""
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="small">Written by topocaps {__version__}.</p>',
+    ]
+    for number, section in enumerate(sections):
+        parts.append(f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>")
+        parts.append(_table(section.table))
+        parts.append(LEGEND if number == 0 else "")
+        parts += [_figure(path, caption) for path, caption in section.figures]
+        if section.settings is not None:
+            settings = escape(json.dumps(section.settings, indent=2))
+            parts.append(f"<details><summary>Settings</summary><pre>{settings}</pre></details>")
+    parts.append("</body></html>\n")
+    return "\n".join(parts)
+
+
+def _table(rows: list[list[str]]) -> str:
+    header, *body = rows
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
+    inside = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table></div>'
+
+
+def _figure(path: Path, caption: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )

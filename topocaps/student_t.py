@@ -1,0 +1,103 @@
+"""Student-t variables made of Gaussians: products of them, and topographic ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, StudentT, constraints
+
+from topocaps.errors import BadInput
+from topocaps.topography import Topography
+
+#: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
+SMALLEST_ENERGY = 1e-12
+
+
+def studentize(z: Tensor, u: Tensor, topography: Topography, mu: float | Tensor = 0.0) -> Tensor:
+    r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape)."""
+    return (z - mu) * topography.pool(u.square()).clamp_min(SMALLEST_ENERGY).rsqrt()
+
+
+class TopographicStudentT(Distribution):
+    r"""The prior of Eq. 6: :math:`T = (Z - \mu) / \sqrt{W U^2}` with standard normal Z and U.
+
+    A draw has the shape (frames, capsules, \*shape). With :math:`\mu = 0` every
+    :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom``;
+    neighbours are uncorrelated, their energies are not. The joint density has no closed form.
+    """
+
+    arg_constraints = {}  # noqa: RUF012 (torch's convention)
+    has_rsample = True
+
+    def __init__(self, topography: Topography, frames: int, mu: float | Tensor = 0.0) -> None:
+        topography.check(frames)
+        self.topography, self.frames = topography, frames
+        self.mu = torch.as_tensor(mu)
+        super().__init__(
+            event_shape=Size((frames, topography.capsules, *topography.shape)), validate_args=False
+        )
+
+    @property
+    def support(self) -> constraints.Constraint:  # type: ignore[override]
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    def rsample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:  # type: ignore[override]
+        shape = self._extended_shape(Size(sample_shape))
+        dtype, device = self.mu.dtype, self.mu.device
+        z, u = torch.randn((2, *shape), dtype=dtype, device=device)
+        return studentize(z, u, self.topography, self.mu)
+
+    @property
+    def mean(self) -> Tensor:
+        r""":math:`-\mu\, E[1 / \chi_\nu]`; undefined for one degree of freedom."""
+        nu = self.topography.degrees_of_freedom
+        inverse_chi = (
+            math.exp(math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)) / math.sqrt(2)
+            if nu > 1
+            else math.nan
+        )
+        return (-self.mu * inverse_chi).expand(self.event_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two degrees of freedom."""
+        nu = self.topography.degrees_of_freedom
+        if nu <= 2:
+            return self.mean.new_full(self.event_shape, math.nan if nu == 1 else math.inf)
+        return (1 + self.mu.square()) / (nu - 2) - self.mean.square()
+
+
+class ProductOfStudentT(Distribution):
+    r"""Independent Student-t variables (Eq. 3): every Z with :math:`\nu` squares of its own.
+
+    .. math:: T = Z / \sqrt{\tfrac{1}{\nu} \sum_{i=1}^{\nu} U_i^2}
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, nu: int, shape: tuple[int, ...] = ()) -> None:
+        if not isinstance(nu, int) or nu < 1:
+            raise BadInput(f"nu counts squares: a whole number of at least 1, not {nu!r}")
+        self.nu = nu
+        super().__init__(event_shape=Size(shape), validate_args=False)
+
+    def rsample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:  # type: ignore[override]
+        shape = self._extended_shape(Size(sample_shape))
+        z, u = torch.randn(shape), torch.randn((self.nu, *shape))
+        return z * u.square().mean(0).clamp_min(SMALLEST_ENERGY).rsqrt()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        logs = StudentT(float(self.nu)).log_prob(value)
+        return logs.flatten(logs.ndim - len(self.event_shape)).sum(-1) if self.event_shape else logs
+
+    @property
+    def mean(self) -> Tensor:
+        return StudentT(float(self.nu)).mean.expand(self.event_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        return StudentT(float(self.nu)).variance.expand(self.event_shape)

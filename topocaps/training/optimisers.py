@@ -1,0 +1,54 @@
+"""Optimisers and their schedules, as data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from topocaps.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """The papers' optimiser: momentum, a constant rate."""
+
+    lr: float = 1e-4
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_rate(self.lr)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, fused=True)
+
+    def lr_at(self, step: int, steps: int) -> float:
+        return self.lr
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with a linear warm-up and a cosine to zero."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.lr)
+        object.__setattr__(self, "betas", tuple(self.betas))
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=self.lr, betas=self.betas, fused=True)
+
+    def lr_at(self, step: int, steps: int) -> float:
+        warm = min(1.0, (step + 1) / (self.warmup + 1))
+        return warm * self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def _check_rate(lr: float) -> None:
+    if not (isinstance(lr, int | float) and 0 < lr < math.inf):
+        raise BadInput(f"lr must be a number above 0, not {lr!r}")

@@ -1,0 +1,98 @@
+"""What a person sees while a model trains: a bar on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+TERMS = ("elbo", "log_px_given_t", "kl_z", "kl_u")
+
+
+class Watcher(Protocol):
+    """Told about every step and epoch of a training run."""
+
+    def start(self, step: int, steps: int) -> None: ...
+    def step(self, step: int, terms: dict[str, float]) -> None: ...
+    def epoch(self, record: dict[str, Any]) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Silent:
+    """Nobody is looking."""
+
+    def start(self, step: int, steps: int) -> None: ...
+    def step(self, step: int, terms: dict[str, float]) -> None: ...
+    def epoch(self, record: dict[str, Any]) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Bar:
+    """A bar with the bound, its parts and the time left."""
+
+    def __init__(self, label: str, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[terms]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._label = label
+
+    def start(self, step: int, steps: int) -> None:
+        self._task = self._bar.add_task(self._label, completed=step, total=steps, terms="")
+        self._bar.start()
+
+    def step(self, step: int, terms: dict[str, float]) -> None:
+        if step % 10 == 0:
+            self._bar.update(self._task, completed=step, terms=describe(terms))
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        self._bar.update(self._task, completed=record["step"], terms=describe(record))
+
+    def finish(self) -> None:
+        self._bar.stop()
+
+
+class Lines:
+    """A line now and then, never more often than every ``seconds``; the last epoch always."""
+
+    def __init__(self, label: str, console: Console, seconds: float = 10.0) -> None:
+        self._label, self._console, self._seconds = label, console, seconds
+
+    def start(self, step: int, steps: int) -> None:
+        self._first, self._steps, self._began = step, steps, time.monotonic()
+        self._last = self._began - self._seconds
+
+    def step(self, step: int, terms: dict[str, float]) -> None: ...
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        now, step = time.monotonic(), record["step"]
+        if step < self._steps and now - self._last < self._seconds:
+            return
+        self._last = now
+        left = (now - self._began) / (step - self._first) * (self._steps - step)
+        self._console.print(
+            f"{self._label}  epoch {record['epoch']}  {describe(record)}  {left:.0f} s left",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def finish(self) -> None: ...
+
+
+def describe(terms: dict[str, Any]) -> str:
+    """The bound and its parts, in nats a frame."""
+    bound, log_px, kl_z, kl_u = (terms[name] for name in TERMS)
+    return f"elbo {bound:.1f} = log p {log_px:.1f} - kl z {kl_z:.1f} - kl u {kl_u:.1f}"
+
+
+def on_terminal(label: str) -> Watcher:
+    """A bar where a person sits, lines where output goes to a file."""
+    console = Console(file=sys.stderr)
+    return Bar(label, console) if console.is_terminal else Lines(label, console)
