@@ -41,17 +41,17 @@ def test_the_definition_term_by_term(topography, frames):
     """energy[l, i] = sum over window d and reach k of u2[l + d, i + velocity d + k]."""
     u2 = latents(topography, frames, batch=1)[0]
     pooled = topography.pool(u2[None])[0]
-    l, c, *i = (torch.randint(n, ()).item() for n in u2.shape)
+    frame, c, *i = (torch.randint(n, ()).item() for n in u2.shape)
     first = -(topography.window // 2)
     expected = 0.0
     for d in range(first, first + topography.window):
-        terms = u2[(l + d) % frames, c]
+        terms = u2[(frame + d) % frames, c]
         for axis, (k, n) in enumerate(zip(topography.reach, topography.shape, strict=True)):
             drift = int(topography.velocity) * d if axis == 0 else 0
             sites = [(i[axis] + drift + o) % n for o in range(-(k // 2), (k + 1) // 2)]
             terms = terms.index_select(axis, torch.tensor(sites))
         expected += terms.sum()
-    torch.testing.assert_close(pooled[(l, c, *i)], expected)
+    torch.testing.assert_close(pooled[(frame, c, *i)], expected)
 
 
 @every_topography

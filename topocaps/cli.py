@@ -152,11 +152,11 @@ def _say(line: str) -> None:
 
 
 def _print_table(rows: list[list[str]]) -> None:
-    """Models are columns here: a terminal is narrower than a page."""
+    header, *body = rows
     shown = Table(box=None, pad_edge=False, padding=(0, 2))
-    for n, name in enumerate(row[0] for row in rows):
+    for n, name in enumerate(header):
         shown.add_column(name, justify="right" if n else "left", no_wrap=True)
-    for cells in zip(*(row[1:] for row in rows), strict=True):
+    for cells in body:
         shown.add_row(*cells)
     _out.print(shown)
 

@@ -80,7 +80,7 @@ def log_mean_exp_over_sequences(log_weights: Tensor) -> Tensor:
 
 
 def log_mean_exp_over_frames(log_weights: Tensor) -> Tensor:
-    """Every frame weighed by itself, from (K, batch, time) to (batch,): a bound for window 1 only."""
+    """Every frame weighed by itself, (K, batch, time) to (batch,): a bound for window 1 only."""
     return (log_weights.logsumexp(0) - math.log(log_weights.shape[0])).mean(-1)
 
 

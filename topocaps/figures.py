@@ -1,4 +1,4 @@
-"""What a person looks at: traversals, costs by lag, who shares with whom, the course of training."""
+"""What a person looks at: traversals, costs by lag, who shares with whom, training's course."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from topocaps.models import SequenceModel
 from topocaps.topography import Topography
 
 TRAVERSAL_CAPTION = (
-    "Capsule traversals on held-out orbits. Top row of each block: the input, frames that t₀ has not "
-    "seen greyed. Middle: reconstruction of each frame from its own latents. Bottom: decoded from "
-    "t₀ (bordered) alone, rolled one site a frame."
+    "Capsule traversals on held-out orbits. Top row of each block: the input, the frames that t₀ "
+    "has not seen greyed. Middle: each frame reconstructed from its own latents. Bottom: "
+    "decoded from t₀ (bordered) alone, rolled one site a frame."
 )
 BY_LAG_CAPTION = (
-    "What it costs to predict the frame at each lag from t₀ rolled, against the sequence's own mean "
-    "frame (dashed), the best an invariant model can do. Shaded: frames t₀ has not seen."
+    "What it costs to predict the frame at each lag from t₀ rolled, against the sequence's own "
+    "mean frame (dashed), the best an invariant model can do. Shaded: frames t₀ has not seen."
 )
 TOPOGRAPHY_CAPTION = (
-    "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), and "
-    "with how many of them in common every other latent's energy is tied to its own (right)."
+    "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), "
+    "and with how many of them in common every other latent's energy is tied to its own (right)."
 )
 HISTORY_CAPTION = "The bound and its parts over training, nats a frame."
 
@@ -78,7 +78,7 @@ def traversals(
         axis.imshow(_tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
         step = size + GAP
         axis.set_yticks([step * (row + 0.5) for row in range(len(ROWS))], ROWS)
-        axis.set_xticks([step * (lag + 0.5) for lag in range(frames)], range(frames))
+        axis.set_xticks([step * (lag + 0.5) for lag in range(frames)], map(str, range(frames)))
         axis.tick_params(length=0, labelsize=8)
         axis.spines[:].set_visible(False)
         axis.set_title(label, loc="left", fontsize=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from enum import StrEnum
@@ -34,7 +35,7 @@ def mlp(widths: Iterable[int], norm: Norm = Norm.NONE) -> nn.Sequential:
     """
     widths = list(widths)
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(widths):
         layer = nn.Linear(inputs, outputs)
         layers += [weight_norm(layer) if norm is Norm.WEIGHT else layer, nn.ReLU()]
     network = nn.Sequential(*layers[:-1])
@@ -52,7 +53,7 @@ def project_rows(module: nn.Module) -> None:
 
 
 class GaussianEncoder(nn.Module):
-    r"""A diagonal Gaussian for every frame: :math:`q(z_l | x_l)` of Eq. 10, :math:`q(u_l | x_l)` of 11.
+    r"""A diagonal Gaussian a frame: :math:`q(z_l | x_l)` (Eq. 10), :math:`q(u_l | x_l)` (Eq. 11).
 
     The network gives mean and log-variance (the paper says log standard deviation; its code does
     this).

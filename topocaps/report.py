@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -26,29 +26,32 @@ class Section:
     settings: dict[str, Any] | None = None
 
 
-def table(rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Metrics as text: a header, then a row for each name."""
-    factors = list(next(iter(rows.values()))["traversal"]["by_factor"])
-    moving = [
-        f
-        for f in factors
-        if any(m["traversal"]["by_factor"].get(f) is not None for m in rows.values())
+def table(columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Metrics as text: a header of names, then a row for each number."""
+    metrics = list(columns.values())
+
+    def row(label: str, values: Iterable[float | None], digits: int) -> list[str]:
+        return [label, *(_number(value, digits) for value in values)]
+
+    gains = [m["traversal"]["by_factor"] for m in metrics]
+    moving = [f for f in gains[0] if any(gain.get(f) is not None for gain in gains)]
+    rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving]
+    rows += [row("gain, mean", [m["traversal_gain"] for m in metrics], 2)]
+    rows += [
+        row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
+        for f in metrics[0]["capcorr"]
     ]
-    correlated = list(next(iter(rows.values()))["capcorr"])
-    header = ["", "gain"]
-    header += [f"gain {f}" for f in moving] if len(moving) > 1 else []
-    header += [f"CapCorr {f}" for f in correlated]
-    header += ["E_eq", "E_eq chance", "log p(x) ≥", "paper's log p(x)", "ELBO"]
-    body = []
-    for name, m in rows.items():
-        row = [name, _number(m["traversal_gain"], 2)]
-        if len(moving) > 1:
-            row += [_number(m["traversal"]["by_factor"].get(f), 2) for f in moving]
-        row += [_number(m["capcorr"].get(f), 2) for f in correlated]
-        row += [_number(m["equivariance_error"], 0), _number(m["chance_equivariance_error"], 0)]
-        row += [_number(m[key], 1) for key in ("log_px", "log_px_paper", "elbo")]
-        body.append(row)
-    return [header, *body]
+    rows += [
+        row(label, [m[key] for m in metrics], digits)
+        for label, key, digits in (
+            ("E_eq", "equivariance_error", 0),
+            ("E_eq of chance", "chance_equivariance_error", 0),
+            ("log p(x) is at least", "log_px", 1),
+            ("paper's log p(x)", "log_px_paper", 1),
+            ("ELBO", "elbo", 1),
+        )
+    ]
+    return [["", *columns], *rows]
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -59,14 +62,13 @@ LEGEND = """
 <dl>
 <dt>gain</dt><dd>traversal gain: how well frames that t₀ has not seen are predicted by rolling it.
 1 is perfect, 0 is the sequence's own mean frame (the best an invariant model can do), below 0 is
-worse than not moving at all. A dash: no such frame is left. The first column is the mean over
-factors.</dd>
-<dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved (Eq. 14).
-For factors that loop within a sequence the most favourable start counts.</dd>
+worse than not moving at all. Factors that leave no such frame are not listed.</dd>
+<dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
+(Eq. 14). For factors that loop within a sequence the most favourable start counts.</dd>
 <dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
-give. Both mostly measure the structure that is built in: compare with the untrained row.</dd>
-<dt>log p(x) ≥</dt><dd>importance-weighted bound over whole sequences, nats a frame, true for any
-window; not comparable with the papers' numbers.</dd>
+give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
+<dt>log p(x) is at least</dt><dd>importance-weighted bound over whole sequences, nats a
+frame, true for any window; not comparable with the papers' numbers.</dd>
 <dt>paper's log p(x)</dt><dd>the released estimator, to stand beside the papers' tables: too high by
 the log of its samples, and no bound where frames share variance.</dd>
 </dl>
@@ -78,7 +80,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto
 h1 { font-size: 1.6rem } h2 { margin-top: 2.5rem; border-top: 1px solid #d8dbe0; padding-top: 1rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap }
-th { font-weight: 600; border-bottom: 1px solid #8a8f98; vertical-align: bottom; white-space: normal }
+th { font-weight: 600; border-bottom: 1px solid #8a8f98; vertical-align: bottom;
+  white-space: normal }
 td:first-child, th:first-child { text-align: left } tr:nth-child(even) td { background: #f5f6f8 }
 figure { margin: 1.5rem 0 } figure img { max-width: 100%; height: auto }
 figcaption, dl, .small { color: #5a5f68; font-size: .9rem } dt { font-weight: 600 }
@@ -113,7 +116,8 @@ def _table(rows: list[list[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
     inside = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table></div>'
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table>"
+    return f'<div class="wide">{whole}</div>'
 
 
 def _figure(path: Path, caption: str) -> str:

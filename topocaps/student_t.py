@@ -40,7 +40,7 @@ class TopographicStudentT(Distribution):
         )
 
     @property
-    def support(self) -> constraints.Constraint:  # type: ignore[override]
+    def support(self) -> constraints.Constraint:
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def rsample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:  # type: ignore[override]
@@ -62,7 +62,7 @@ class TopographicStudentT(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two degrees of freedom."""
+        r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two squares."""
         nu = self.topography.degrees_of_freedom
         if nu <= 2:
             return self.mean.new_full(self.event_shape, math.nan if nu == 1 else math.inf)

@@ -20,6 +20,7 @@ from topocaps.training import RunFolder, fit, load
 from topocaps.training.run import SCHEMA, choose_device
 from topocaps.training.watching import Watcher, on_terminal
 
+EVALUATED_OF_EACH = 500  # sequences of every factor
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
 Say = Callable[[str], None]
@@ -55,7 +56,7 @@ def run_recipe(
     say: Say = lambda line: None,
     watch: Callable[[str], Watcher] = on_terminal,
 ) -> Finished:
-    """Train, evaluate and report one recipe into ``out``; what is done already is not done again."""
+    """Train, evaluate and report one recipe into ``out``; what is done already is kept."""
     train, _ = recipe.data.load()
     folder = RunFolder(out)
     done = folder.weights.exists() and folder.report.exists()
@@ -89,7 +90,7 @@ def evaluate_run(path: Path, device: str = "auto") -> Finished:
     where = choose_device(device)
 
     def on(sequences: Sequences, which: SequenceModel) -> dict[str, Any]:
-        fixed = sequences.balanced(held_out.fewest, EVALUATION_SEED).to(where)
+        fixed = sequences.balanced(EVALUATED_OF_EACH, EVALUATION_SEED).to(where)
         window = settings["unseen_window"]
         return evaluate(which.to(where), fixed, window=window, seed=EVALUATION_SEED)
 
@@ -139,9 +140,9 @@ def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
 
 def compare(runs: list[Finished]) -> list[list[str]]:
     """One table: every run, then the untrained control of the first."""
-    rows = {run.name: run.metrics for run in runs}
-    rows[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
-    return table(rows)
+    columns = {run.name: run.metrics for run in runs}
+    columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
+    return table(columns)
 
 
 def section(run: Finished) -> Section:
@@ -150,16 +151,16 @@ def section(run: Finished) -> Section:
     captions |= {"topography": figures.TOPOGRAPHY_CAPTION, "history": figures.HISTORY_CAPTION}
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
     metrics = run.metrics
-    rows = {
-        f"{run.name}, held-out orbits": metrics,
-        "the same, training orbits": metrics["train"],
-        "the same, untrained": metrics["untrained"],
+    columns = {
+        "held-out orbits": metrics,
+        "training orbits": metrics["train"],
+        "held-out, untrained": metrics["untrained"],
     }
     return Section(
         title=run.name,
         text=f"{metrics['epochs']} epochs in {metrics['seconds']:.0f} s on {metrics['device']}, "
         f"seed {metrics['seed']}; {metrics['sequences']} sequences evaluated.",
-        table=table(rows),
+        table=table(columns),
         figures=[
             (files[name], caption) for name, caption in captions.items() if files[name].exists()
         ],

@@ -1,4 +1,4 @@
-"""Who shares whose variance: the matrix W of the Topographic VAE, as a structure and as a matrix."""
+"""Who shares whose variance: the matrix W of the Topographic VAE, and how to apply it."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class _Pool(torch.autograd.Function):
         return topography._pool(energy, transposed)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return _Pool.apply(grad, ctx.topography, not ctx.transposed), None, None
 
 

@@ -86,10 +86,14 @@ def _rolls_to_start(t: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """From every frame to frame 0: the mode of the capsules' rolls, and their agreement on it."""
     steps = math.ceil(t.shape[SITE_AXIS] / rate)
     sites = tuple(range(SITE_AXIS, t.ndim))
-    match = torch.stack(
-        [(roll(t, rate * n, SITE_AXIS) * t[:, :1]).sum(sites) for n in range(steps)], -1
-    )  # batch time capsules steps
-    votes = torch.nn.functional.one_hot(match.argmax(-1), steps).sum(2)  # batch time steps
+    match = []
+    for n in range(steps):
+        rolled = roll(t, rate * n, SITE_AXIS)
+        # a partial roll is an average, hence shorter; a whole one is as long as t
+        length = rolled.norm(dim=sites).clamp_min(1e-30)
+        match.append((rolled * t[:, :1]).sum(sites) / length)
+    rolls = torch.stack(match, -1).argmax(-1)  # batch time capsules
+    votes = torch.nn.functional.one_hot(rolls, steps).sum(2)  # batch time steps
     most, mode = votes.max(-1)
     # max() returns any of several equal entries; the smallest roll is wanted
     mode = torch.where(votes == most[..., None], torch.arange(steps, device=t.device), steps).amin(

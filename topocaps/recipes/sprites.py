@@ -19,7 +19,7 @@ TVAE = Recipe(
     hidden=(300, 200),
     centred=True,
     training=Training(
-        optimiser=Adam(lr=2e-3, betas=(0.9, 0.95)), batch=16, epochs=10, epoch_size=8000
+        optimiser=Adam(lr=2e-3, betas=(0.9, 0.95)), batch=16, epochs=9, epoch_size=8000
     ),
 )
 

@@ -57,7 +57,7 @@ def restore_state(
     try:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is not a state this version can resume: {error}") from error
     torch.set_rng_state(tensors["rng.cpu"])

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ class Training:
     Without an ``epoch_size``, an epoch is as many sequences as there are.
     """
 
-    optimiser: Sgd | Adam = Adam()
+    optimiser: Sgd | Adam = field(default_factory=Adam)
     batch: int = 8
     epochs: int = 100
     epoch_size: int | None = None

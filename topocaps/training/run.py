@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +128,10 @@ def fit(
     recorded with the run.
     """
     sequences = Sequences.of(sequences)
-    changes = {"epochs": epochs, "batch": batch}
-    training = Training(
-        **{
-            name: changes.get(name) or getattr(training, name)
-            for name in Training.__dataclass_fields__
-        }
+    training = replace(
+        training,
+        epochs=training.epochs if epochs is None else epochs,
+        batch=training.batch if batch is None else batch,
     )
     check(model, sequences)
     where = choose_device(device)

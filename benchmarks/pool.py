@@ -1,0 +1,51 @@
+"""The cost law of ``pool``: what a wide window and a long reach cost against narrow ones.
+
+python benchmarks/pool.py        (256 sites x 256 frames x 32 capsules, as ratios in one run)
+"""
+
+import json
+import statistics
+import time
+
+import torch
+
+from topocaps import Topography
+
+CASES = {"narrow": (5, 3), "wide": (200, 9), "all of it": (256, 256)}
+REPEATS = 15
+
+
+def seconds(window, reach, gradient):
+    topography = Topography(32, (256,), (reach,), window)
+    u2 = torch.rand(1, 256, 32, 256, requires_grad=gradient)
+    began = time.perf_counter()
+    pooled = topography.pool(u2)
+    if gradient:
+        pooled.sum().backward()
+    return time.perf_counter() - began
+
+
+def main():
+    torch.set_num_threads(2)
+    rows = []
+    for gradient in (False, True):
+        # cases take turns, so that a busy moment of the machine hits all of them
+        times = {name: [] for name in CASES}
+        for _ in range(REPEATS):
+            for name, (window, reach) in CASES.items():
+                times[name].append(seconds(window, reach, gradient))
+        middle = {name: statistics.median(values) for name, values in times.items()}
+        for name, (window, reach) in CASES.items():
+            rows.append(
+                {
+                    "name": f"pool, window {window}, reach {reach}" + ", with gradient" * gradient,
+                    "seconds": round(middle[name], 5),
+                    "ratio": round(middle[name] / middle["narrow"], 2),
+                    "device": f"cpu, {torch.get_num_threads()} threads",
+                }
+            )
+    print(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Sprites are in the geometry of dSprites, orbits are held out, draws are fair."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from topocaps import BadInput, Sequences
+from topocaps.data import render, sprites
+from topocaps.data.sprites import FRAMES, NAMES, ORIENTATIONS, POSITIONS, SCALES, render_subset
+
+CHECK = os.environ.get("TOPOCAPS_SPRITES_CHECK", "")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TOPOCAPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def small():
+    return sprites(16)
+
+
+@pytest.mark.skipif(not Path(CHECK).is_file(), reason="TOPOCAPS_SPRITES_CHECK names no file")
+def test_rendering_agrees_with_real_frames():
+    real = np.load(CHECK)
+    frames = np.unpackbits(real["frames"], axis=1).reshape(-1, 64, 64).astype(bool)
+    exact, overlap = [], []
+    for (shape, scale, orientation, x, y), place in zip(real["labels"], real["order"], strict=True):
+        at = POSITIONS[[x]], POSITIONS[[y]]
+        ours = render(shape, SCALES[scale], ORIENTATIONS[orientation], *at)[0]
+        exact.append((ours == frames[place]).all())
+        overlap.append((ours & frames[place]).sum() / (ours | frames[place]).sum())
+    assert np.mean(exact) > 0.95 and np.mean(overlap) > 0.999
+
+
+def inside_by_crossing(corners, px, py):
+    """Even-odd rule, edge by edge: slow, and knows nothing of wedges."""
+    inside = np.zeros(px.shape, bool)
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        spans = (y1 > py) != (y2 > py)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cross = x1 + (py - y1) / (y2 - y1) * (x2 - x1)
+        inside ^= spans & (px < cross)
+    return inside
+
+
+@pytest.mark.parametrize("shape", range(3))
+@pytest.mark.parametrize("resolution", [17, 64])
+def test_a_pixel_is_on_iff_its_centre_is_inside_the_outline(shape, resolution):
+    outline = sys.modules["topocaps.data.sprites"]._outlines()[shape]
+    scale, angle, x, y = 0.83, 0.7, 0.3, 0.6
+    # counter-clockwise on a screen whose y points down
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    corners = scale * outline @ turn.T + [16 + 32 * x, 16 + 32 * y]
+    centres = (np.arange(resolution) + 0.5) * 64 / resolution
+    px, py = np.meshgrid(centres, centres)
+    expected = inside_by_crossing(corners, px, py)
+    found = render(shape, scale, angle, np.array([x]), np.array([y]), resolution)[0]
+    assert expected.any() and (found == expected).all()
+
+
+def test_the_subset_of_the_papers(small):
+    train, held_out = small
+    assert train.images.shape == (50_625, 1, 16, 16) and train.names == NAMES
+    assert len(train) + len(held_out) == 20_250
+    assert len(held_out) == 4_050
+    assert train.factors.amax(0).tolist() == [2, 4, 14, 14, 14]
+    assert set(train.images.unique().tolist()) == {0, 255}
+
+
+def test_one_factor_runs_through_its_values_and_the_others_stand(small):
+    for sequences in small:
+        batch = sequences.draw(200, torch.Generator().manual_seed(0))
+        assert batch.x.shape == (200, FRAMES, 1, 16, 16) and batch.x.max() == 1
+        changes = (batch.factors != batch.factors[:, :1]).any(1)
+        assert (changes.sum(1) == 1).all() and not changes[:, 0].any()
+        for row, moving in zip(batch.factors, changes.long().argmax(1), strict=True):
+            values = row[:, moving]
+            period = 5 if NAMES[moving] == "scale" else 15
+            assert ((values[1:] - values[:-1]) % period == 1).all()
+
+
+def test_factors_are_those_of_the_image(small):
+    """x and y move the centre of mass the way they say."""
+    batch = small[0].balanced(30, seed=0)
+    one = next(batch.batches(len(batch)))
+    mass = one.x.sum((2, 3, 4))
+    grid = torch.arange(16.0)
+    centre_x = (one.x.sum((2, 3)) * grid).sum(-1) / mass
+    centre_y = (one.x.sum((2, 4)) * grid).sum(-1) / mass
+    for column, centre in ((3, centre_x), (4, centre_y)):
+        pairs = torch.stack([one.factors[..., column].flatten().float(), centre.flatten()])
+        assert torch.corrcoef(pairs)[0, 1] > 0.98
+
+
+def test_held_out_orbits_are_not_trained_on_and_never_change(small):
+    train, held_out = small
+    seen = {tuple(orbit) for orbit in train.order.tolist()}
+    assert not seen & {tuple(orbit) for orbit in held_out.order.tolist()}
+    again, _ = sprites(16)
+    assert again.order.equal(train.order)
+
+
+def test_every_factor_is_drawn_equally_often(small):
+    batch = small[0].draw(4000, torch.Generator().manual_seed(0))
+    counts = (batch.factors != batch.factors[:, :1]).any(1).sum(0)[1:]
+    assert (counts - 1000).abs().max() < 5 * 1000**0.5
+
+
+def test_a_balanced_set_is_fixed_by_its_seed(small):
+    one, same, other = (small[1].balanced(20, seed) for seed in (3, 3, 4))
+    assert one.order.equal(same.order) and not one.order.equal(other.order)
+    assert one.moving.bincount().tolist() == [0, 20, 20, 20, 20]
+    starts = one.factors[one.order][:, 0]
+    assert len(starts[one.moving == 3][:, 3].unique()) > 5
+
+
+def test_rendering_is_cached_and_a_broken_cache_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path))
+    images = sprites(8)[0].images
+    (file,) = tmp_path.iterdir()
+    assert sprites(8)[0].images.equal(images)
+    assert (torch.from_numpy(render_subset(8))[:, None] == images).all()
+    file.write_bytes(file.read_bytes()[:-100])
+    assert sprites(8)[0].images.equal(images)
+    monkeypatch.setenv("TOPOCAPS_CACHE", str(file))  # not a folder: renders all the same
+    assert sprites(8)[0].images.equal(images)
+
+
+def test_arrays_of_your_own():
+    x = np.random.default_rng(0).random((6, 5, 1, 4, 4))
+    sequences = Sequences.of(x)
+    assert (len(sequences), sequences.frames, sequences.frame_shape) == (6, 5, (1, 4, 4))
+    shown = torch.cat([batch.x for batch in sequences.batches(4)])
+    torch.testing.assert_close(shown, torch.from_numpy(x).float())
+    assert sequences.draw(3, torch.Generator()).factors is None
+    as_bytes = Sequences.of((255 * x).astype(np.uint8))
+    assert next(as_bytes.batches(6)).x.sub(shown).abs().max() < 1 / 255 + 1e-6
+    with pytest.raises(BadInput, match="sequences, time"):
+        Sequences.of(x[0, 0, 0])
+    with pytest.raises(BadInput, match="no frames"):
+        Sequences.of(x[:0])
+    with pytest.raises(BadInput, match="floating point"):
+        Sequences.of(x.astype(int))
+    with pytest.raises(BadInput, match="at least 8"):
+        sprites(4)

@@ -1,0 +1,49 @@
+"""The paper's networks, their initialisation and their norms."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from topocaps.networks import Likelihood, Norm, mlp, paper_widths, project_rows
+
+
+def test_the_papers_sizes():
+    assert paper_widths((3, 28, 28), 324) == (2352, 972, 648)
+    assert paper_widths((1, 64, 64), 225) == (4096, 675, 450)
+
+
+def test_relu_between_layers_and_none_at_the_end():
+    assert [type(layer) for layer in mlp([4, 3, 2])] == [nn.Linear, nn.ReLU, nn.Linear]
+
+
+def test_initialisation_is_uniform_up_to_one_over_root_inputs():
+    weights = mlp([400, 300])[0].weight.detach() * math.sqrt(400)
+    assert weights.abs().max() <= 1 and weights.abs().max() > 0.99
+    assert weights.var().item() == pytest.approx(1 / 3, rel=0.02)
+
+
+def test_weight_norm_is_a_length_and_a_direction():
+    """Eq. 15: scaling v changes nothing, g is the length of the row."""
+    layer = mlp([5, 4], Norm.WEIGHT)[0]
+    g, v = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
+    before = layer.weight.detach().clone()
+    torch.testing.assert_close(before.norm(dim=1), g.detach().flatten())
+    with torch.no_grad():
+        v.mul_(7)
+    torch.testing.assert_close(layer.weight.detach(), before)
+
+
+def test_projected_rows_have_length_one_from_the_start_and_after_steps():
+    network = mlp([5, 4, 3], Norm.PROJECTED)
+    for _ in range(2):
+        for layer in network[::2]:
+            torch.testing.assert_close(layer.weight.norm(dim=1), torch.ones(len(layer.weight)))
+            with torch.no_grad():
+                layer.weight.add_(torch.randn_like(layer.weight))
+        project_rows(network)
+
+
+def test_names_of_options():
+    assert Norm("weight") is Norm.WEIGHT and Likelihood("gaussian") is Likelihood.GAUSSIAN
