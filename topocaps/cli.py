@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -165,13 +165,22 @@ def main() -> None:
     """Run the command: 0 for success, 2 and one line for a user's mistake."""
     try:
         with denormals_flushed():
-            app()
+            code = app(standalone_mode=False)
     except Interrupted as stopped:
-        _say(f"topocaps: {stopped}")
-        sys.exit(130)
+        _leave(stopped, 130)
     except BadInput as error:
-        _say(f"topocaps: {error}")
-        sys.exit(2)
+        _leave(error, 2)
     except (TopocapsError, OSError) as error:
-        _say(f"topocaps: {error}")
-        sys.exit(1)
+        _leave(error, 1)
+    except Exception as error:
+        # Typer's own errors: of click, or of the copy of it that newer versions carry
+        describe = getattr(error, "format_message", None)
+        if describe is None:
+            raise
+        _leave(describe() or "see topocaps --help", getattr(error, "exit_code", 2))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave(why: object, code: int) -> NoReturn:
+    _say(f"topocaps: {why}")
+    sys.exit(code)

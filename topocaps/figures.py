@@ -127,7 +127,7 @@ def topography(topography: Topography, frames: int) -> Figure:
         axes, (summed, tied), ("squares it sums: a row of W", "squares in common"), strict=True
     ):
         plane = values[:, 0].amax(tuple(r for r in rest)) if rest else values[:, 0]
-        image = axis.imshow(plane.T, cmap="Reds", origin="lower", vmin=0, aspect="auto")
+        image = axis.imshow(plane.T.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto")
         axis.add_patch(
             Rectangle(
                 (here[0] - 0.5, here[2] - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2

@@ -1,0 +1,196 @@
+"""The command as a user types it."""
+
+import json
+import re
+
+import pytest
+
+import topocaps as tc
+from topocaps import cli
+
+TINY = ["--epochs", "2", "--set", "resolution=8", "--set", "epoch_size=24", "--set", "hidden=16"]
+
+
+@pytest.fixture(autouse=True)
+def _small_evaluation(monkeypatch):
+    monkeypatch.setattr("topocaps.study.EVALUATED_OF_EACH", 10)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``topocaps`` with these words; (exit code, stdout, stderr)."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        return left.value.code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """One finished run for the commands that need one."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    patch = pytest.MonkeyPatch()
+    patch.setattr("topocaps.study.EVALUATED_OF_EACH", 10)
+    patch.setattr("sys.argv", ["topocaps", "train", "sprites/tvae", "--out", str(folder), *TINY])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    patch.undo()
+    assert left.value.code == 0
+    return folder
+
+
+def test_train_makes_a_whole_run_folder(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert names == {
+        "figures",
+        "metrics.json",
+        "metrics.jsonl",
+        "recipe.json",
+        "report.html",
+        "state",
+        "weights.safetensors",
+    }
+    metrics = json.loads((trained / "metrics.json").read_text())
+    promised = """schema log_px samples log_px_paper elbo equivariance_error
+        chance_equivariance_error capcorr traversal_gain traversal untrained split epochs seed
+        seconds device"""
+    assert set(promised.split()) <= set(metrics)
+    assert set(metrics["capcorr"]) == set(metrics["traversal"]["by_factor"])
+    assert set(metrics["capcorr"]) == {"scale", "orientation", "x", "y"}
+    assert metrics["traversal"]["by_factor"]["scale"] is None
+    assert len(metrics["traversal"]["by_lag"]) == 15
+    assert set(metrics["untrained"]) >= {"log_px", "traversal_gain", "capcorr"}
+    assert metrics["epochs"] == 2 and metrics["sequences"] == 40
+    assert isinstance(tc.load(trained), tc.TopographicVAE)
+
+
+def test_the_report_is_one_file_with_everything_inside(trained):
+    page = (trained / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 4
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert "topography" in page and "traversal gain" in page
+
+
+def test_the_printed_table_agrees_with_metrics_json(trained, command):
+    code, out, _ = command("evaluate", trained)
+    metrics = json.loads((trained / "metrics.json").read_text())
+    rows = dict(re.split(r"\s{2,}", line)[:2] for line in out.splitlines() if "  " in line.strip())
+    assert code == 0
+    assert float(rows["gain x"].replace("−", "-")) == pytest.approx(
+        metrics["traversal"]["by_factor"]["x"], abs=0.006
+    )
+    assert float(rows["E_eq"].replace(",", "")) == pytest.approx(
+        metrics["equivariance_error"], abs=0.6
+    )
+    assert float(rows["ELBO"].replace("−", "-")) == pytest.approx(metrics["elbo"], abs=0.06)
+
+
+def test_evaluate_repeats_itself_as_json(trained, command):
+    before = json.loads((trained / "metrics.json").read_text())
+    code, out, _ = command("evaluate", trained, "--json")
+    assert code == 0 and json.loads(out) == before
+
+
+def test_training_again_goes_on_or_says_that_it_is_done(trained, command):
+    code, _, err = command("train", "sprites/tvae", "--out", trained, *TINY)
+    assert code == 0 and "trained already" in err
+    code, _, err = command("train", "sprites/tvae", "--out", trained, "--epochs", "3", *TINY[2:])
+    assert code == 2 and "training.epochs was 2, is now 3" in err
+
+
+def test_seeds_get_folders_of_their_own(tmp_path, command):
+    words = ["train", "sprites/vae", "--out", tmp_path / "vae", "--seed", "3", "--seeds", "2"]
+    assert command(*words, *TINY)[0] == 0
+    found = [
+        json.loads((tmp_path / "vae" / f"seed-{n}" / "metrics.json").read_text()) for n in (3, 4)
+    ]
+    assert found[0]["elbo"] != found[1]["elbo"] and found[1]["seed"] == 4
+
+
+def test_traverse_draws_a_picture(trained, tmp_path, command):
+    code, out, _ = command("traverse", trained, "--each", "2", "--out", tmp_path / "new" / "t.png")
+    assert code == 0 and out.strip() == str(tmp_path / "new" / "t.png")
+    assert (tmp_path / "new" / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_recipes_are_listed(command):
+    code, out, _ = command("recipes")
+    assert code == 0 and "sprites/bubble" in out
+    code, out, _ = command("recipes", "--json")
+    assert json.loads(out)["sprites/tvae"]["topography"]["window"] == 13
+
+
+@pytest.mark.parametrize("name", ["", "demo", "train", "evaluate", "traverse", "recipes"])
+def test_help_has_an_example(name, command):
+    code, out, _ = command(*([name] if name else []), "--help")
+    assert code == 0 and (not name or f"Example: topocaps {name}" in out)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["train", "sprites/none"], "no recipe 'sprites/none'"),
+        (["train", "sprites/tvae", "--set", "windw=3"], "no setting 'windw'"),
+        (["train", "sprites/tvae", "--set", "window=16"], "window 16 is longer than the sequence"),
+        (["train", "sprites/tvae", "--epochs", "0"], "epochs must be"),
+        (["train", "sprites/tvae", "--epochs", "many"], "--epochs"),
+        (["train", "sprites/tvae", "--seeds", "0"], "--seeds"),
+        (["train", "sprites/tvae", "--device", "abacus"], "device 'abacus'"),
+        (["evaluate", "nowhere"], "not a run folder"),
+        (["traverse", "nowhere"], "not a run folder"),
+        (["dance"], "No such command 'dance'"),
+        (["train"], "RECIPE"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(words, says, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    if words[:2] == ["train", "sprites/tvae"]:
+        words = [*words, "--out", "run", "--set", "resolution=8"]
+    code, out, err = command(*words)
+    assert code == 2 and not out
+    assert len(err.splitlines()) == 1 and says.lower() in err.lower()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, command):
+    (tmp_path / "file").write_text("")
+    code, _, err = command("train", "sprites/tvae", "--out", tmp_path / "file" / "run", *TINY)
+    assert code == 2 and err.startswith("topocaps: cannot write to the folder")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_run_of_your_own_sequences_is_told_apart(tmp_path, command):
+    import torch
+
+    model = tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (3,)))
+    tc.fit(model, torch.rand(4, 3, 1, 4, 4), epochs=1, out=tmp_path)
+    code, _, err = command("evaluate", tmp_path)
+    assert code == 2 and "sequences of your own" in err.splitlines()[-1]
+
+
+def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
+    words = ["train", "sprites/tvae", "--out", tmp_path / "run", *TINY, "--set", "lr=1e30"]
+    code, _, err = command(*words)
+    assert code == 1 and re.search(r"topocaps: .* at step \d+; try a smaller lr", err)
+
+
+def test_demo_compares_two_models(tmp_path, monkeypatch, command):
+    from topocaps import study
+    from topocaps.recipes import find
+
+    small = [word for word in TINY if "=" in word] + ["training.epochs=1"]
+    monkeypatch.setattr(study, "find", lambda name: find(name).change(small))
+    code, out, err = command("demo", "--out", tmp_path / "demo")
+    assert code == 0
+    assert "sprites/tvae, untrained" in out and str(tmp_path / "demo" / "report.html") in out
+    for name in ("tvae", "vae"):
+        assert (tmp_path / "demo" / name / "metrics.json").exists()
+    assert (tmp_path / "demo" / "report.html").read_text().count("data:image/png") == 9
+    before = out
+    code, out, err = command("demo", "--out", tmp_path / "demo")
+    assert code == 0 and out == before and err.count("trained already") == 2

@@ -1,0 +1,64 @@
+"""Figures show what they say: pixels are looked up, not just files counted."""
+
+import numpy as np
+import pytest
+import torch
+
+import topocaps as tc
+from topocaps import figures
+from topocaps.data import Batch
+
+
+def tiny_model(channels=1):
+    topography = tc.Topography(2, (6,), window=3)
+    return tc.TopographicVAE.mlp(frame_shape=(channels, 4, 4), topography=topography, hidden=(8,))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_traversals_show_input_reconstruction_and_rolled(channels):
+    model, x = tiny_model(channels), torch.rand(2, 6, channels, 4, 4)
+    figure = figures.traversals(model, Batch(x, None))
+    assert len(figure.axes) == 2
+    picture = figure.axes[0].images[0].get_array()
+    assert picture.shape[:2] == (3 * 6, 6 * 6)
+    first = np.asarray(picture)[1:5, 1:5].reshape(4, 4, channels)
+    np.testing.assert_allclose(first, x[0, 0].permute(1, 2, 0), atol=1e-6)
+    unseen = np.asarray(picture)[1:5, 2 * 6 + 1 : 2 * 6 + 5].reshape(4, 4, channels)
+    assert unseen.min() >= 0.35 and unseen.max() <= 0.6  # greyed
+    rolled = np.asarray(picture)[2 * 6 + 1 : 2 * 6 + 5, 1:5]
+    direct = np.asarray(picture)[6 + 1 : 6 + 5, 1:5]
+    np.testing.assert_allclose(rolled, direct, atol=1e-6)  # rolled by nothing
+    assert len(figure.axes[0].patches) == 2
+
+
+def test_titles_name_the_factor_that_moves():
+    factors = torch.zeros(2, 6, 2, dtype=torch.long)
+    factors[0, :, 0] = factors[1, :, 0] = factors[1, :, 1] = torch.arange(6)
+    figure = figures.traversals(tiny_model(), Batch(torch.rand(2, 6, 1, 4, 4), factors), ("a", "b"))
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["a moves", "a and b moves"]
+
+
+def test_vectors_are_not_drawn_as_pictures():
+    model = tc.VAE.mlp(frame_shape=(5,), topography=tc.Topography(2, (3,)))
+    with pytest.raises(tc.BadInput, match="channels"):
+        figures.traversals(model, Batch(torch.rand(2, 6, 5), None))
+
+
+@pytest.mark.parametrize(
+    "topography", [tc.Topography(2, (7,), (3,), window=3), tc.Topography(1, (5, 4), (3, 2))]
+)
+def test_topography_shows_a_row_of_w(topography):
+    figure = figures.topography(topography, 7)
+    shown = np.asarray(figure.axes[0].images[0].get_array())
+    assert shown.shape == (topography.shape[0], 7)
+    assert shown.sum() == topography.window * topography.reach[0]
+
+
+def test_save_writes_whole_files_or_none(tmp_path, monkeypatch):
+    figure = figures.history([{"epoch": 1, "elbo": 0, "log_px_given_t": 0, "kl_z": 0, "kl_u": 0}])
+    figures.save(figure, tmp_path / "one.png")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        figures.save(figure, tmp_path / "two.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["one.png"]

@@ -1,0 +1,67 @@
+"""Recipes are data, and what is changed in them is checked."""
+
+import json
+
+import pytest
+import torch
+
+import topocaps as tc
+from topocaps.recipes import RECIPES, find
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_every_recipe_builds_describes_itself_and_has_frames_to_predict(recipe):
+    model = recipe.build((1, 32, 32), seed=0)
+    assert json.loads(json.dumps(recipe.describe()))["name"] == recipe.name
+    again = recipe.build((1, 32, 32), seed=0)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    window = recipe.unseen_window or recipe.topography.window
+    assert tc.metrics.unseen_lags(window, 15)
+
+
+def test_the_small_recipes_differ_in_one_thing_each():
+    tvae, bubble, vae = (RECIPES[f"sprites/{name}"] for name in ("tvae", "bubble", "vae"))
+    assert tvae.training == bubble.training == vae.training
+    assert tvae.hidden == bubble.hidden == vae.hidden
+    assert bubble.topography.velocity == 0 and tvae.topography.velocity == 1
+    assert vae.unseen_window == tvae.topography.window
+
+
+def test_settings_are_changed_by_path_or_by_its_end():
+    recipe = find("sprites/tvae").change(
+        ["topography.window=11", "lr=0.001", "hidden=30,20", "norm=weight", "clip=2.5", "mu=-5"]
+    )
+    assert recipe.topography.window == 11 and recipe.training.optimiser.lr == 0.001
+    assert recipe.hidden == (30, 20) and recipe.norm == "weight" and recipe.mu == -5
+    assert recipe.training.clip == 2.5
+    assert find("sprites/tvae").change(["hidden=64"]).hidden == (64,)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ("windows=3", "no setting 'windows'"),
+        ("window", "key=value"),
+        ("window=0", "window"),
+        ("window=abc", "window"),
+        ("reach=99", "reach 99"),
+        ("batch=2.5", "batch"),
+        ("resolution=2", "resolution"),
+        ("norm=l2", "none, weight, projected"),
+        ("hidden=a,b", "hidden"),
+        ("mu=big", "mu"),
+        ("lr=-1", "lr"),
+        ("velocity=fast", "velocity"),
+        ("clip=no", "clip"),
+        ("name=other", "no setting 'name'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change, says):
+    with pytest.raises(tc.BadInput, match=says):
+        find("sprites/tvae").change([change])
+
+
+def test_an_unknown_recipe_names_the_known_ones():
+    with pytest.raises(tc.BadInput, match="sprites/tvae"):
+        find("sprites/nothing")

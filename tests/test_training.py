@@ -1,0 +1,245 @@
+"""Training: learns, resumes bit for bit, fails early and by name, leaves whole folders."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+import topocaps as tc
+from topocaps.training.loop import train
+from topocaps.training.watching import Silent
+
+TOPOGRAPHY = tc.Topography(2, (6,), window=3)
+FRAME = (1, 4, 4)
+
+
+def model(seed=0, kind=tc.TopographicVAE, topography=TOPOGRAPHY, **settings):
+    torch.manual_seed(seed)
+    return kind.mlp(frame_shape=FRAME, topography=topography, hidden=(8,), **settings)
+
+
+def frames(count=20):
+    """Bars that move across a small frame and come back."""
+    x = torch.zeros(count, 6, *FRAME)
+    for n in range(count):
+        for frame in range(6):
+            x[n, frame, 0, :, (n + frame) % 4] = 1
+    return x
+
+
+def weights(one):
+    return {name: value.clone() for name, value in one.state_dict().items()}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+class StopAt(Silent):
+    """Presses Ctrl-C after a step."""
+
+    def __init__(self, step):
+        self.at = step
+
+    def step(self, step, terms):
+        if step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
+SGD = tc.Training(tc.Sgd(1e-3), batch=4, epochs=4, clip=5.0)
+
+
+@pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
+def test_training_raises_the_bound(training):
+    training = replace(training, epochs=30)
+    history = tc.fit(model(mu=-3.0), frames(), training=training, watcher=Silent()).history
+    assert [record["epoch"] for record in history] == list(range(1, 31))
+    assert history[-1]["elbo"] > history[0]["elbo"] + 0.5
+    last = history[-1]
+    parts = last["log_px_given_t"] - last["kl_z"] - last["kl_u"]
+    assert last["elbo"] == pytest.approx(parts, abs=1e-3)
+
+
+@pytest.mark.parametrize("stop", [1, 5, 7, 19])
+@pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
+def test_a_run_stopped_at_any_step_ends_where_an_unstopped_one_does(tmp_path, training, stop):
+    whole = tc.fit(model(), frames(), training=training, out=tmp_path / "whole", watcher=Silent())
+    there = dict(training=training, out=tmp_path / "parts")
+    with pytest.raises(tc.Interrupted, match=f"after step {stop} of 20"):
+        tc.fit(model(), frames(), watcher=StopAt(stop), **there)
+    assert not (tmp_path / "parts" / "weights.safetensors").exists()
+    torch.rand(7)  # whatever happens to PyTorch's own generator in between
+    # what the model starts from is of no account: the state has everything
+    resumed = tc.fit(model(seed=9), frames(), watcher=Silent(), **there)
+    assert_same(weights(whole.model), weights(resumed.model))
+    for one, other in zip(whole.history, resumed.history, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_epoch(tmp_path):
+    """No warning, no last words: the state of the epoch before is whole, and enough."""
+
+    class Dies(Silent):
+        def step(self, step, terms):
+            if step == 13:
+                raise MemoryError
+
+    whole = tc.fit(model(), frames(), training=ADAM, watcher=Silent())
+    with pytest.raises(MemoryError):
+        tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Dies())
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    resumed = tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
+    assert_same(weights(whole.model), weights(resumed.model))
+
+
+def test_the_seed_decides_everything():
+    one, same = (tc.fit(model(), frames(), training=ADAM, watcher=Silent()) for _ in range(2))
+    other = tc.fit(model(), frames(), training=ADAM, seed=1, watcher=Silent())
+    assert_same(weights(one.model), weights(same.model))
+    assert not torch.equal(one.model.mu, other.model.mu)
+
+
+def test_a_fit_does_not_touch_the_callers_randomness():
+    one = model()
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    tc.fit(one, frames(), epochs=1, watcher=Silent())
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_projected_rows_stay_on_the_sphere():
+    trained = tc.fit(model(norm="projected"), frames(), training=SGD, watcher=Silent()).model
+    for name, weight in trained.named_parameters():
+        if weight.ndim == 2:
+            torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)), msg=name)
+
+
+@pytest.mark.parametrize("poisoned, says", [("z_given_x", "kl_z"), ("u_given_x", "kl_u")])
+def test_what_is_not_finite_is_named_with_its_step(tmp_path, poisoned, says):
+    one = model()
+
+    class Poison(Silent):
+        def step(self, step, terms):
+            if step == 3:
+                with torch.no_grad():
+                    getattr(one, poisoned).network[0].bias.fill_(torch.inf)
+
+    with pytest.raises(tc.NonFinite, match=r"became (nan|inf|-inf) at step 4") as error:
+        tc.fit(one, frames(), training=ADAM, watcher=Poison(), out=tmp_path)
+    assert says in str(error.value) or "log_px_given_t" in str(error.value)
+
+
+def test_a_gradient_that_is_not_finite_is_named():
+    one = model()
+    one.mu.register_hook(lambda grad: grad * torch.nan)
+    with pytest.raises(tc.NonFinite, match="gradient of mu is not finite at step 1"):
+        tc.fit(one, frames(), training=ADAM, watcher=Silent())
+
+
+def test_a_run_folder_is_complete_and_loads(tmp_path):
+    run = tc.fit(model(), frames(), training=ADAM, out=tmp_path / "run", watcher=Silent())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "metrics.jsonl",
+        "recipe.json",
+        "state",
+        "weights.safetensors",
+    ]
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert recipe["seed"] == 0 and recipe["versions"]["torch"] == torch.__version__
+    assert recipe["training"]["optimiser"] == {
+        "kind": "Adam",
+        "lr": 3e-3,
+        "betas": [0.9, 0.999],
+        "warmup": 2,
+    }
+    loaded = tc.load(tmp_path / "run")
+    assert_same(weights(run.model), weights(loaded))
+    torch.testing.assert_close(loaded.encode(frames()), run.model.encode(frames()))
+
+
+def test_a_finished_run_is_not_trained_again_and_another_is_not_mixed_in(tmp_path):
+    tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
+    steps = []
+
+    class Counts(Silent):
+        def step(self, step, terms):
+            steps.append(step)
+
+    again = tc.fit(model(seed=5), frames(), training=ADAM, out=tmp_path, watcher=Counts())
+    assert not steps
+    assert_same(weights(again.model), weights(tc.load(tmp_path)))
+    with pytest.raises(tc.BadInput, match=r"training.epochs was 4, is now 5"):
+        tc.fit(model(), frames(), training=ADAM, epochs=5, out=tmp_path, watcher=Silent())
+
+
+def test_loading_what_is_not_there_says_so(tmp_path):
+    with pytest.raises(tc.BadInput, match="not a run folder"):
+        tc.load(tmp_path)
+    with pytest.raises(tc.Interrupted):
+        tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=StopAt(2))
+    with pytest.raises(tc.BadInput, match="not finished"):
+        tc.load(tmp_path)
+    (tmp_path / "state" / "state.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(tc.BadInput, match="not a state"):
+        tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
+
+
+def test_networks_of_your_own_are_trained_and_loaded_into(tmp_path):
+    def own():
+        base = model()
+        return tc.TopographicVAE(base.z_given_x, base.u_given_x, base.x_given_t, TOPOGRAPHY)
+
+    run = tc.fit(own(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
+    with pytest.raises(tc.BadInput, match="pass a model"):
+        tc.load(tmp_path)
+    assert_same(weights(tc.load(tmp_path, own())), weights(run.model))
+
+
+@pytest.mark.parametrize(
+    "x, says",
+    [
+        (frames() * 2, r"\[0, 1\]"),
+        (frames().masked_fill(frames() > 0, torch.nan), "NaN"),
+        (torch.rand(3, 6, 1, 4, 5), "frame"),
+        (torch.rand(3, 2, *FRAME), "window 3 is longer"),
+        (torch.rand(6), "sequences, time"),
+    ],
+)
+def test_bad_sequences_leave_no_folder_behind(tmp_path, x, says):
+    with pytest.raises(tc.BadInput, match=says):
+        tc.fit(model(), x, training=ADAM, out=tmp_path / "run", watcher=Silent())
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_and_devices_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tc.BadInput, match="cannot write to the folder"):
+        tc.fit(model(), frames(), training=ADAM, out=tmp_path / "file" / "run", watcher=Silent())
+    with pytest.raises(tc.BadInput, match="device 'abacus' cannot be used"):
+        tc.fit(model(), frames(), training=ADAM, device="abacus", watcher=Silent())
+    for settings, says in ((dict(batch=0), "batch"), (dict(clip=-1.0), "clip")):
+        with pytest.raises(tc.BadInput, match=says):
+            tc.Training(**settings)
+    with pytest.raises(tc.BadInput, match="lr"):
+        tc.Adam(lr=0)
+
+
+def test_the_learning_rate_warms_up_and_comes_down():
+    adam = tc.Adam(lr=1.0, warmup=3)
+    rates = [adam.lr_at(step, 100) for step in range(100)]
+    assert rates[0] == pytest.approx(0.25) and max(rates) <= 1 and rates[-1] < 1e-3
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert {tc.Sgd(lr=0.1).lr_at(step, 100) for step in range(100)} == {0.1}
+
+
+def test_an_epoch_size_counts_sequences_not_steps():
+    sequences = tc.Sequences.of(frames(20))
+    training = replace(ADAM, epoch_size=10, epochs=2)
+    assert train(model(), sequences, training).step == 6
