@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -133,6 +134,8 @@ def topography(topography: Topography, frames: int) -> Figure:
                 (here[0] - 0.5, here[2] - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2
             )
         )
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_locator(MaxNLocator(integer=True))
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("frame")
         axis.set_ylabel("site")

@@ -64,7 +64,8 @@ LEGEND = """
 1 is perfect, 0 is the sequence's own mean frame (the best an invariant model can do), below 0 is
 worse than not moving at all. Factors that leave no such frame are not listed.</dd>
 <dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
-(Eq. 14). For factors that loop within a sequence the most favourable start counts.</dd>
+(Eq. 14). For factors that loop within a sequence the most favourable start counts.
+A dash: the roll never varies, so there is no correlation.</dd>
 <dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
 give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
 <dt>log p(x) is at least</dt><dd>importance-weighted bound over whole sequences, nats a
