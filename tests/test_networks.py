@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from topocaps.networks import Likelihood, Norm, mlp, paper_widths, project_rows
+from topocaps.networks import Likelihood, Linear, Norm, mlp, paper_widths
 
 
 def test_the_papers_sizes():
@@ -15,7 +15,7 @@ def test_the_papers_sizes():
 
 
 def test_relu_between_layers_and_none_at_the_end():
-    assert [type(layer) for layer in mlp([4, 3, 2])] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert [type(layer) for layer in mlp([4, 3, 2])] == [Linear, nn.ReLU, Linear]
 
 
 def test_initialisation_is_uniform_up_to_one_over_root_inputs():
@@ -27,11 +27,10 @@ def test_initialisation_is_uniform_up_to_one_over_root_inputs():
 def test_weight_norm_is_a_length_and_a_direction():
     """Eq. 15: scaling v changes nothing, g is the length of the row."""
     layer = mlp([5, 4], Norm.WEIGHT)[0]
-    g, v = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
     before = layer.weight.detach().clone()
-    torch.testing.assert_close(before.norm(dim=1), g.detach().flatten())
+    torch.testing.assert_close(before.norm(dim=1), layer.length.detach().flatten())
     with torch.no_grad():
-        v.mul_(7)
+        layer.direction.mul_(7)
     torch.testing.assert_close(layer.weight.detach(), before)
 
 
@@ -41,8 +40,8 @@ def test_projected_rows_have_length_one_from_the_start_and_after_steps():
         for layer in network[::2]:
             torch.testing.assert_close(layer.weight.norm(dim=1), torch.ones(len(layer.weight)))
             with torch.no_grad():
-                layer.weight.add_(torch.randn_like(layer.weight))
-        project_rows(network)
+                layer.matrix.add_(torch.randn_like(layer.matrix))
+            layer.project()
 
 
 def test_names_of_options():

@@ -57,16 +57,16 @@ class LatentModel(Protocol):
     def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws: ...
 
 
-def kl_to_standard_normal(q: Normal) -> Tensor:
-    """KL(q || N(0, 1)) of one frame: (batch, time, *latent) to (batch, time)."""
+def kl_to_standard_normal(q: Normal, axes: int) -> Tensor:
+    """KL(q || N(0, 1)), summed over the last ``axes``: those of a frame's latents."""
     kl = 0.5 * (q.mean.square() + q.variance - 1) - q.stddev.log()
-    return kl.flatten(2).sum(-1)
+    return kl.flatten(-axes).sum(-1)
 
 
-def log_ratio_to_standard_normal(q: Normal, value: Tensor) -> Tensor:
-    """log N(value; 0, 1) - log q(value) of one frame: (samples, batch, time, *latent) to 3 axes."""
+def log_ratio_to_standard_normal(q: Normal, value: Tensor, axes: int) -> Tensor:
+    """log N(value; 0, 1) - log q(value), summed over the last ``axes``."""
     log_ratio = 0.5 * (((value - q.mean) / q.stddev).square() - value.square()) + q.stddev.log()
-    return log_ratio.flatten(3).sum(-1)
+    return log_ratio.flatten(-axes).sum(-1)
 
 
 def log_mean_exp_over_sequences(log_weights: Tensor) -> Tensor:

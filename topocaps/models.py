@@ -22,10 +22,11 @@ from topocaps.networks import (
     FrameDecoder,
     GaussianEncoder,
     Likelihood,
+    Linear,
     Norm,
+    lead,
     mlp,
     paper_widths,
-    project_rows,
 )
 from topocaps.student_t import TopographicStudentT, studentize
 from topocaps.topography import Topography
@@ -37,9 +38,9 @@ class SequenceModel(nn.Module, ABC):
     What the two models share. A model knows its posterior, how z and u become t, and its prior.
     """
 
-    def __init__(self, x_given_t: nn.Module, topography: Topography, norm: Norm) -> None:
+    def __init__(self, x_given_t: nn.Module, topography: Topography) -> None:
         super().__init__()
-        self.x_given_t, self.topography, self.norm = x_given_t, topography, norm
+        self.x_given_t, self.topography = x_given_t, topography
         self.config: dict[str, Any] | None = (
             None  #: what rebuilds it; None for networks of your own
         )
@@ -66,17 +67,17 @@ class SequenceModel(nn.Module, ABC):
         q = self.posterior(x)
         t = self.latents(q.z.rsample(), q.u.rsample() if q.u else None)
         log_px_given_t = self.x_given_t(t).log_prob(x)
-        kl_u = kl_to_standard_normal(q.u) if q.u else torch.zeros_like(log_px_given_t)
-        return Evidence(log_px_given_t, kl_to_standard_normal(q.z), kl_u)
+        kl_u = kl_to_standard_normal(q.u, self._axes) if q.u else torch.zeros_like(log_px_given_t)
+        return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u)
 
     def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws:
         """Samples of the posterior and their importance weights."""
         z = posterior.z.rsample(torch.Size((samples,)))  # samples batch time capsules *shape
         u = posterior.u.rsample(torch.Size((samples,))) if posterior.u else None
         log_px_given_t = self.x_given_t(self.latents(z, u)).log_prob(x)
-        ratio_z = log_ratio_to_standard_normal(posterior.z, z)
+        ratio_z = log_ratio_to_standard_normal(posterior.z, z, self._axes)
         ratio_u = (
-            log_ratio_to_standard_normal(posterior.u, u)
+            log_ratio_to_standard_normal(posterior.u, u, self._axes)
             if posterior.u and u is not None
             else torch.zeros_like(ratio_z)
         )
@@ -103,8 +104,14 @@ class SequenceModel(nn.Module, ABC):
 
     def project(self) -> None:
         """What follows each optimiser step: projected rows where the norm asks for it."""
-        if self.norm is Norm.PROJECTED:
-            project_rows(self)
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.project()
+
+    @property
+    def _axes(self) -> int:
+        """Of the latents of one frame."""
+        return 1 + len(self.topography.shape)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -149,9 +156,8 @@ class TopographicVAE(SequenceModel):
         x_given_t: nn.Module,
         topography: Topography,
         mu: float = -30.0,
-        norm: Norm = Norm.NONE,
     ) -> None:
-        super().__init__(x_given_t, topography, norm)
+        super().__init__(x_given_t, topography)
         self.z_given_x, self.u_given_x = z_given_x, u_given_x
         self.mu = nn.Parameter(torch.tensor(float(mu)))
 
@@ -178,7 +184,7 @@ class TopographicVAE(SequenceModel):
         networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
         encoders = networks.encoder(), networks.encoder()
         decoder = networks.decoder(centre if centred else 0.0)
-        model = cls(*encoders, decoder, topography, mu, networks.norm)
+        model = cls(*encoders, decoder, topography, mu)
         own = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         model.config = networks.config() | own
         return model
@@ -188,7 +194,7 @@ class TopographicVAE(SequenceModel):
 
     def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
         assert u is not None
-        return studentize(z, u, self.topography, self.mu)
+        return studentize(z, u, self.topography, lead(self.mu, z))
 
     def prior(self, frames: int) -> TopographicStudentT:
         return TopographicStudentT(self.topography, frames, self.mu)
@@ -202,9 +208,8 @@ class VAE(SequenceModel):
         z_given_x: nn.Module,
         x_given_t: nn.Module,
         topography: Topography,
-        norm: Norm = Norm.NONE,
     ) -> None:
-        super().__init__(x_given_t, topography, norm)
+        super().__init__(x_given_t, topography)
         self.z_given_x = z_given_x
 
     @classmethod
@@ -218,7 +223,7 @@ class VAE(SequenceModel):
     ) -> Self:
         """The paper's networks (A.3) without the u encoder."""
         networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
-        model = cls(networks.encoder(), networks.decoder(), topography, networks.norm)
+        model = cls(networks.encoder(), networks.decoder(), topography)
         model.config = networks.config() | {"kind": "VAE"}
         return model
 
@@ -253,7 +258,7 @@ class _Networks:
 
     def encoder(self) -> GaussianEncoder:
         widths = [self.pixels, *self.widths, 2 * self.topography.latents]
-        return GaussianEncoder(mlp(widths, self.norm), self.latent_shape)
+        return GaussianEncoder(mlp(widths, self.norm), len(self.frame_shape), self.latent_shape)
 
     def decoder(self, centre: float = 0.0) -> FrameDecoder:
         network = mlp([self.topography.latents, *reversed(self.widths), self.pixels], self.norm)

@@ -10,7 +10,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, Normal
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.functional import linear
 
 
 class Norm(StrEnum):
@@ -28,28 +28,59 @@ class Likelihood(StrEnum):
     GAUSSIAN = "gaussian"  #: means of values of unit variance
 
 
-def mlp(widths: Iterable[int], norm: Norm = Norm.NONE) -> nn.Sequential:
-    """Linear layers with ReLU between them.
+class Linear(nn.Module):
+    """x Wᵀ + b, with weights drawn from U(-1/√m, 1/√m) for m inputs (A.2).
 
-    PyTorch's own initialisation is the paper's, U(-1/√m, 1/√m) with m the inputs (A.2).
+    In a stack of models every parameter has one more axis in front, and so has x: each model
+    multiplies by its own.
     """
-    widths = list(widths)
+
+    def __init__(self, inputs: int, outputs: int, norm: Norm = Norm.NONE) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)
+        weight = torch.empty(outputs, inputs).uniform_(-bound, bound)
+        self.norm = norm
+        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        if norm is Norm.WEIGHT:
+            self.direction = nn.Parameter(weight)
+            self.length = nn.Parameter(_lengths(weight))
+        else:
+            self.matrix = nn.Parameter(weight)
+            self.project()
+
+    @property
+    def weight(self) -> Tensor:
+        """W itself, put together where it is held as lengths and directions (Eq. 15)."""
+        if self.norm is Norm.WEIGHT:
+            return self.length * self.direction / _lengths(self.direction)
+        return self.matrix
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Bring rows to length 1, where the norm asks for it (projected gradient descent)."""
+        if self.norm is Norm.PROJECTED:
+            self.matrix.div_(_lengths(self.matrix))
+
+    def forward(self, x: Tensor) -> Tensor:  # … inputs -> … outputs
+        weight, bias = self.weight, self.bias
+        if weight.ndim == 2:
+            return linear(x, weight, bias)
+        if len(weight) == 1:  # a stack of one
+            return linear(x, weight[0], bias[0])
+        rows = x.flatten(1, -2)  # models rows inputs
+        return torch.baddbmm(bias[:, None], rows, weight.mT).unflatten(1, x.shape[1:-1])
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    return rows.norm(dim=-1, keepdim=True)
+
+
+def mlp(widths: Iterable[int], norm: Norm = Norm.NONE) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
-        layer = nn.Linear(inputs, outputs)
-        layers += [weight_norm(layer) if norm is Norm.WEIGHT else layer, nn.ReLU()]
-    network = nn.Sequential(*layers[:-1])
-    if norm is Norm.PROJECTED:
-        project_rows(network)
-    return network
-
-
-@torch.no_grad()
-def project_rows(module: nn.Module) -> None:
-    """Bring the rows of every linear layer's weights to length 1 (projected gradient descent)."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            layer.weight.div_(layer.weight.norm(dim=1, keepdim=True))
+        layers += [Linear(inputs, outputs, norm), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class GaussianEncoder(nn.Module):
@@ -59,12 +90,12 @@ class GaussianEncoder(nn.Module):
     this).
     """
 
-    def __init__(self, network: nn.Module, latent_shape: tuple[int, ...]) -> None:
+    def __init__(self, network: nn.Module, frame_axes: int, latent_shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.network, self.latent_shape = network, latent_shape
+        self.network, self.frame_axes, self.latent_shape = network, frame_axes, latent_shape
 
-    def forward(self, x: Tensor) -> Normal:  # batch time *frame -> batch time capsules *shape
-        mean, log_variance = self.network(x.flatten(2)).chunk(2, -1)
+    def forward(self, x: Tensor) -> Normal:  # … *frame -> … capsules *shape
+        mean, log_variance = self.network(x.flatten(-self.frame_axes)).chunk(2, -1)
         return Normal(
             mean.unflatten(-1, self.latent_shape),
             log_variance.mul(0.5).exp().unflatten(-1, self.latent_shape),
@@ -80,6 +111,8 @@ class FrameDecoder(nn.Module):
     several times faster.
     """
 
+    centre: Tensor
+
     def __init__(
         self,
         network: nn.Module,
@@ -90,10 +123,12 @@ class FrameDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.frame_shape, self.latent_axes = network, frame_shape, latent_axes
-        self.likelihood, self.centre = likelihood, centre
+        self.likelihood = likelihood
+        self.register_buffer("centre", torch.tensor(centre), persistent=False)
 
     def forward(self, t: Tensor) -> Distribution:  # … capsules *shape -> … *frame
-        t = t.flatten(-self.latent_axes) - self.centre
+        t = t.flatten(-self.latent_axes)
+        t = t - lead(self.centre, t)
         outputs = self.network(t).unflatten(-1, self.frame_shape)
         pixels = (
             Bernoulli(logits=outputs, validate_args=False)
@@ -101,6 +136,11 @@ class FrameDecoder(nn.Module):
             else Normal(outputs, torch.ones_like(outputs), validate_args=False)
         )
         return Independent(pixels, len(self.frame_shape), validate_args=False)
+
+
+def lead(value: Tensor, like: Tensor) -> Tensor:
+    """A scalar, or a stack's scalars, shaped to meet the first axes of ``like``."""
+    return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
 
 def paper_widths(frame_shape: tuple[int, ...], latents: int) -> tuple[int, int, int]:
