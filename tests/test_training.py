@@ -242,4 +242,92 @@ def test_the_learning_rate_warms_up_and_comes_down():
 def test_an_epoch_size_counts_sequences_not_steps():
     sequences = tc.Sequences.of(frames(20))
     training = replace(ADAM, epoch_size=10, epochs=2)
-    assert train(model(), sequences, training).step == 6
+    assert train([model()], sequences, training)[0].step == 6
+
+
+# stacks -------------------------------------------------------------------------------------------
+
+
+def company():
+    """Models that differ in everything a stack may hold: topography, mu and seed."""
+    topographies = [
+        TOPOGRAPHY,
+        replace(TOPOGRAPHY, window=5, reach=(3,)),
+        replace(TOPOGRAPHY, velocity=0.0, window=6),
+        replace(TOPOGRAPHY, window=1, reach=(5,)),
+    ]
+    return [
+        model(seed=n, topography=t, mu=-3.0 - n, centred=True) for n, t in enumerate(topographies)
+    ]
+
+
+@pytest.mark.parametrize("norm", ["none", "weight", "projected"])
+@pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
+def test_a_member_of_a_stack_trains_as_it_would_alone(training, norm):
+    sequences, seeds = tc.Sequences.of(frames()), [7, 3, 5]
+    together = [model(seed=n, norm=norm) for n in range(3)]
+    histories = train(together, sequences, training, seeds=seeds)
+    for n, (member, progress) in enumerate(zip(together, histories, strict=True)):
+        alone = model(seed=n, norm=norm)
+        (expected,) = train([alone], sequences, training, seeds=[seeds[n]])
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        assert progress.history[-1]["elbo"] == pytest.approx(expected.history[-1]["elbo"], rel=1e-4)
+
+
+def test_members_may_differ_in_topography_and_mu():
+    sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2, 3]
+    together = company()
+    train(together, sequences, ADAM, seeds=seeds)
+    for member, alone, seed in zip(together, company(), seeds, strict=True):
+        train([alone], sequences, ADAM, seeds=[seed])
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stack_that_was_stopped_goes_on_bit_for_bit_and_a_member_of_it_alone(tmp_path):
+    sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2, 3]
+    states = [tmp_path / f"{n}.safetensors" for n in range(4)]
+    whole = company()
+    train(whole, sequences, ADAM, seeds=seeds)
+    with pytest.raises(tc.Interrupted):
+        train(company(), sequences, ADAM, seeds=seeds, states=states, watcher=StopAt(7))
+    alone = company()[2]
+    copied = tmp_path / "alone.safetensors"
+    copied.write_bytes(states[2].read_bytes())
+    train([alone], sequences, ADAM, seeds=[2], states=[copied])
+    resumed = company()
+    train(resumed, sequences, ADAM, seeds=seeds, states=states)
+    for one, other in zip(whole, resumed, strict=True):
+        assert_same(weights(one), weights(other))
+    for name, value in weights(alone).items():
+        torch.testing.assert_close(value, whole[2].state_dict()[name], rtol=1e-4, atol=1e-5)
+    with pytest.raises(tc.BadInput, match="different steps"):
+        train(
+            company()[:2], sequences, ADAM, seeds=[0, 1], states=[states[0], _at_step_7(tmp_path)]
+        )
+
+
+def _at_step_7(folder):
+    path = folder / "early.safetensors"
+    with pytest.raises(tc.Interrupted):
+        stop = StopAt(7)
+        train([company()[1]], tc.Sequences.of(frames()), ADAM, states=[path], watcher=stop)
+    return path
+
+
+def test_a_stack_names_the_member_that_is_not_finite():
+    together = company()
+    with torch.no_grad():
+        together[2].u_given_x.network[0].bias.fill_(torch.nan)
+    with pytest.raises(tc.NonFinite, match=r"model 2 of 4: .* became nan at step 1"):
+        train(together, tc.Sequences.of(frames()), ADAM, seeds=range(4))
+
+
+def test_models_of_other_sizes_are_no_stack():
+    other = tc.TopographicVAE.mlp(frame_shape=FRAME, topography=TOPOGRAPHY, hidden=(9,))
+    with pytest.raises(tc.BadInput, match="same networks"):
+        train([model(), other], tc.Sequences.of(frames()), ADAM, seeds=[0, 1])
+    wide = model(topography=tc.Topography(1, (12,), window=3))
+    with pytest.raises(tc.BadInput, match="same capsules and sites"):
+        train([model(), wide], tc.Sequences.of(frames()), ADAM, seeds=[0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -30,6 +31,8 @@ from topocaps.networks import (
 )
 from topocaps.student_t import TopographicStudentT, studentize
 from topocaps.topography import Topography
+
+Noise = Callable[[Tensor], Tensor]
 
 
 class SequenceModel(nn.Module, ABC):
@@ -62,10 +65,14 @@ class SequenceModel(nn.Module, ABC):
         self.check(x)
         return self.evidence(x)
 
-    def evidence(self, x: Tensor) -> Evidence:
-        """The terms of Eq. 12 with one sample of the posterior; the KLs are exact."""
+    def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> Evidence:
+        """The terms of Eq. 12 with one sample of the posterior; the KLs are exact.
+
+        ``noise`` gives standard normal numbers shaped like what it is shown.
+        """
         q = self.posterior(x)
-        t = self.latents(q.z.rsample(), q.u.rsample() if q.u else None)
+        z = q.z.mean + q.z.stddev * noise(q.z.mean)
+        t = self.latents(z, q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None)
         log_px_given_t = self.x_given_t(t).log_prob(x)
         kl_u = kl_to_standard_normal(q.u, self._axes) if q.u else torch.zeros_like(log_px_given_t)
         return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u)

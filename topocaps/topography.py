@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -167,6 +168,29 @@ def roll(t: Tensor, steps: float, dim: int) -> Tensor:
     rolled = t.roll(whole, dim)
     part = steps - whole
     return rolled if part == 0 else (1 - part) * rolled + part * t.roll(whole + 1, dim)
+
+
+class TopographyStack:
+    """The topographies of a stack of models: the same lattice, each model its own W.
+
+    Takes the place of a ``Topography`` in a model whose parameters have an axis in front.
+    """
+
+    def __init__(self, topographies: Sequence[Topography], frames: int) -> None:
+        first = topographies[0]
+        self.capsules, self.shape, self.frames = first.capsules, first.shape, frames
+        if any((t.capsules, t.shape) != (self.capsules, self.shape) for t in topographies):
+            raise BadInput("models of one stack must have the same capsules and sites")
+        alone = [replace(t, capsules=1).matrix(frames) for t in topographies]
+        self._w = torch.stack(alone)[:, None]  # models 1 (time site) (time site)
+
+    def pool(self, energy: Tensor) -> Tensor:
+        """W applied to u²: (models, batch, time, capsules, *shape) to the same shape."""
+        self._w = self._w.to(energy.device, energy.dtype)
+        time, capsule = -len(self.shape) - 2, -len(self.shape) - 1
+        rows = energy.transpose(time, capsule)
+        pooled = rows.flatten(capsule) @ self._w.mT
+        return pooled.reshape(rows.shape).transpose(time, capsule)
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,24 +66,37 @@ class Sequences:
     @property
     def fewest(self) -> int:
         """Sequences of the rarest moving factor."""
-        return int(self._counts().min())
+        return int(self._counts.min())
 
     def to(self, device: torch.device | str) -> Sequences:
-        """The same sequences with their images on ``device``."""
-        factors = None if self.factors is None else self.factors.to(device)
-        return replace(self, images=self.images.to(device), factors=factors)
+        """The same sequences with everything on ``device``."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            order=self.order.to(device),
+            factors=None if self.factors is None else self.factors.to(device),
+            moving=None if self.moving is None else self.moving.to(device),
+        )
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """``count`` random sequences."""
-        return self.show(self.order_of(self._pick(count, generator), generator))
+        uniform = torch.rand(count, 3, generator=generator, device=generator.device)
+        return self.show(self.choose(uniform))
 
-    def order_of(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        """The image indices of these sequences, from a random frame on where they are cyclic."""
-        time = torch.arange(self.frames).expand(len(rows), -1)
+    def choose(self, uniform: Tensor) -> Tensor:
+        """Random sequences from random numbers, (…, 3) in [0, 1): image indices (…, time)."""
+        group, row, start = uniform.double().unbind(-1)
+        counts = self._counts.to(uniform.device)
+        chosen = (group * len(counts)).long()
+        rows = (counts.cumsum(0) - counts)[chosen] + (row * counts[chosen]).long()
+        return self._order_from(rows, (start * self.frames).long())
+
+    def _order_from(self, rows: Tensor, start: Tensor) -> Tensor:
+        """Image indices of these sequences, from these frames on where they are cyclic."""
+        time = torch.arange(self.frames, device=rows.device)
         if self.cyclic:
-            start = torch.randint(self.frames, (len(rows), 1), generator=generator)
-            time = (time + start) % self.frames
-        return self.order[rows[:, None], time]
+            time = (time + start[..., None]) % self.frames
+        return self.order.to(rows.device)[rows[..., None], time]
 
     def balanced(self, each: int | None, seed: int) -> Sequences:
         """A fixed set: ``each`` sequences of every moving factor (as many as the rarest has).
@@ -90,15 +104,16 @@ class Sequences:
         Started at random frames that are then part of the set, so that everyone measures the same.
         """
         generator = torch.Generator().manual_seed(seed)
-        counts = self._counts()
+        counts = self._counts
         each = min(self.fewest, each or len(self))
         rows, first = [], 0
         for n in counts.tolist():
             rows.append(first + torch.randperm(n, generator=generator)[:each])
             first += n
-        chosen = torch.cat(rows)
+        chosen = torch.cat(rows)  # on the host, like the generator
         moving = None if self.moving is None else self.moving[chosen]
-        order = self.order_of(chosen, generator)
+        start = torch.randint(self.frames, (len(chosen),), generator=generator)
+        order = self._order_from(chosen, start)
         return replace(self, order=order, moving=moving, cyclic=False)
 
     def batches(self, size: int) -> Iterator[Batch]:
@@ -113,14 +128,9 @@ class Sequences:
         x = x.float().div_(255) if x.dtype == torch.uint8 else x
         return Batch(x, None if self.factors is None else self.factors[order])
 
+    @functools.cached_property
     def _counts(self) -> Tensor:
+        """Sequences of every moving factor."""
         if self.moving is None:
-            return torch.tensor([len(self)])
+            return torch.tensor([len(self)], device=self.order.device)
         return torch.unique(self.moving, return_counts=True)[1]
-
-    def _pick(self, count: int, generator: torch.Generator) -> Tensor:
-        counts = self._counts()
-        first = counts.cumsum(0) - counts
-        group = torch.randint(len(counts), (count,), generator=generator)
-        within = torch.rand(count, generator=generator, dtype=torch.float64) * counts[group]
-        return first[group] + within.long()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
+from topocaps.training.stack import Randomness, Stack
 
 
 @dataclass
@@ -26,54 +27,55 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)  # a record for every epoch
 
 
-def save_state(
-    path: Path,
-    progress: Progress,
-    model: nn.Module,
+def save_states(
+    paths: Sequence[Path],
+    progress: Sequence[Progress],
+    stack: Stack,
     optimiser: torch.optim.Optimizer,
-    generator: torch.Generator,
+    randomness: Randomness,
 ) -> None:
-    """Weights, the optimiser's moments, every generator and the progress."""
-    tensors: dict[str, Tensor] = {
-        "rng.cpu": torch.get_rng_state(),
-        "rng.data": generator.get_state(),
-    }
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
-    for name, value in model.state_dict().items():
-        tensors[f"model.{name}"] = value
-    for name, parameter in model.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"optimiser.{key}.{name}"] = value
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    metadata = {"progress": json.dumps(vars(progress))}
-    write_atomically(path, save(tensors, metadata=metadata))
+    """A file for each member: it can go on alone as well as in the stack it was trained in."""
+    for member, path in enumerate(paths):
+        tensors: dict[str, Tensor] = {"rng": randomness.state(member)}
+        for name, parameter in stack.model.named_parameters():
+            tensors[f"model.{name}"] = stack.of_member(parameter, member)
+            for key, value in optimiser.state.get(parameter, {}).items():
+                tensors[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
+        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        metadata = {"progress": json.dumps(vars(progress[member]))}
+        write_atomically(path, save(tensors, metadata=metadata))
 
 
-def restore_state(
-    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator
-) -> Progress:
-    """Put everything back; the progress is returned."""
+@torch.no_grad()
+def restore_states(
+    paths: Sequence[Path], stack: Stack, optimiser: torch.optim.Optimizer, randomness: Randomness
+) -> list[Progress]:
+    """Put everything back; where each member stands is returned."""
+    read = [_read(path) for path in paths]
+    progress = [p for p, _ in read]
+    if len({p.step for p in progress}) > 1:
+        raise BadInput("the runs of this stack stand at different steps: go on with each by itself")
+    for member, (path, (_, tensors)) in enumerate(zip(paths, read, strict=True)):
+        names = {f"model.{name}" for name, _ in stack.model.named_parameters()}
+        if not names | {"rng"} <= tensors.keys():
+            raise BadInput(f"{path} is the state of a model with other networks")
+        randomness.restore(member, tensors["rng"])
+        for name, parameter in stack.model.named_parameters():
+            stack.of_member(parameter, member).copy_(tensors[f"model.{name}"])
+    for name, parameter in stack.model.named_parameters():
+        for key in [k for k in read[0][1] if k.startswith("optimiser.")]:
+            _, moment, of = key.split(".", 2)
+            if of == name:
+                parts = [tensors[key].to(parameter.device) for _, tensors in read]
+                alone = len(parts) == 1 or moment == "step"  # steps are counted once for all
+                optimiser.state[parameter][moment] = parts[0] if alone else torch.stack(parts)
+    return progress
+
+
+def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return progress, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is not a state this version can resume: {error}") from error
-    torch.set_rng_state(tensors["rng.cpu"])
-    generator.set_state(tensors["rng.data"])
-    if "rng.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["rng.cuda"])
-    model.load_state_dict(
-        {name: tensors[f"model.{name}"] for name in model.state_dict()}, strict=True
-    )
-    for name, parameter in model.named_parameters():
-        moments: dict[str, Any] = {}
-        for key, value in tensors.items():
-            kind, _, rest = key.partition(".")
-            moment, _, of = rest.partition(".")
-            if kind == "optimiser" and of == name:
-                moments[moment] = value if moment == "step" else value.to(parameter.device)
-        if moments:
-            optimiser.state[parameter] = moments
-    return progress

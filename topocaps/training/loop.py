@@ -1,4 +1,4 @@
-"""The training loop: one model, one stream of sequences, exact to resume."""
+"""The training loop: a stack of models, each with its own sequences and noise; exact to resume."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
-from topocaps.arithmetic import denormals_flushed, seeded
+from topocaps.arithmetic import denormals_flushed
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite
 from topocaps.models import SequenceModel
-from topocaps.training.checkpoint import Progress, restore_state, save_state
+from topocaps.networks import lead
+from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.optimisers import Adam, Sgd
+from topocaps.training.stack import Randomness, Stack
 from topocaps.training.watching import TERMS, Silent, Watcher
 
 
@@ -51,98 +52,122 @@ class Training:
 
 
 def train(
-    model: SequenceModel,
+    models: Sequence[SequenceModel],
     sequences: Sequences,
     training: Training,
     *,
-    seed: int = 0,
-    state: Path | None = None,
+    seeds: Sequence[int] = (0,),
+    states: Sequence[Path] = (),
     watcher: Watcher | None = None,
-    on_epoch: Callable[[Progress], None] | None = None,
-) -> Progress:
-    """Train ``model`` where it is; with ``state`` (a file), save there and go on from there.
+    on_epoch: Callable[[list[Progress]], None] | None = None,
+) -> list[Progress]:
+    """Train models of one architecture as one program, where they are.
 
-    Sequences and noise come from ``seed`` alone. A state is saved after every epoch and when the
+    Sequences and noise of each come from its seed alone, so that a model trains the same in any
+    company. With ``states`` (a file for each), a state is saved after every epoch and when the
     user interrupts, after the step in hand is done; from it the run goes on bit for bit.
     """
     watcher = watcher or Silent()
     steps_per_epoch = training.steps_per_epoch(sequences)
     steps = training.epochs * steps_per_epoch
-    optimiser = training.optimiser.build(model.parameters())
-    generator = torch.Generator().manual_seed(seed)
-    progress = Progress()
+    stack = Stack(models, sequences.frames)
+    optimiser = training.optimiser.build(stack.model.parameters())
+    randomness = Randomness(seeds, sequences.images.device)
+    progress = [Progress() for _ in models]
 
     def save() -> None:
-        progress.seconds = before + time.monotonic() - began
-        if state is not None:
-            save_state(state, progress, model, optimiser, generator)
+        for one in progress:
+            one.seconds = before + time.monotonic() - began
+        save_states(states, progress, stack, optimiser, randomness)
 
-    with seeded(seed), denormals_flushed(), _interrupts() as interrupted:
-        if state is not None and state.exists():
-            progress = restore_state(state, model, optimiser, generator)
-        before, began = progress.seconds, time.monotonic()
-        watcher.start(progress.step, steps)
+    with denormals_flushed(), _interrupts() as interrupted:
+        if states and all(path.exists() for path in states):
+            progress = restore_states(states, stack, optimiser, randomness)
+        before, began = progress[0].seconds, time.monotonic()
+        step = progress[0].step
+        watcher.start(step, steps)
         try:
-            while progress.step < steps:
-                lr = training.optimiser.lr_at(progress.step, steps)
-                x = sequences.draw(training.batch, generator).x
-                terms = _step(model, x, optimiser, lr, training.clip, progress.step + 1)
-                progress.step += 1
-                for name, value in terms.items():
-                    progress.sums[name] = progress.sums.get(name, 0.0) + value
-                watcher.step(progress.step, terms)
-                if progress.step % steps_per_epoch == 0:
-                    record = {
-                        "epoch": progress.step // steps_per_epoch,
-                        "step": progress.step,
-                        **{k: v / steps_per_epoch for k, v in progress.sums.items()},
-                        "seconds": round(before + time.monotonic() - began, 3),
-                    }
-                    progress.history.append(record)
-                    progress.sums = {}
+            while step < steps:
+                for group in optimiser.param_groups:
+                    group["lr"] = training.optimiser.lr_at(step, steps)
+                step += 1
+                terms = _step(stack, sequences, training, optimiser, randomness, step)
+                for one, found in zip(progress, terms, strict=True):
+                    one.step = step
+                    for name, value in found.items():
+                        one.sums[name] = one.sums.get(name, 0.0) + value
+                watcher.step(step, terms[0])
+                if step % steps_per_epoch == 0:
+                    seconds = before + time.monotonic() - began
+                    for one in progress:
+                        means = {name: total / steps_per_epoch for name, total in one.sums.items()}
+                        record = {"epoch": step // steps_per_epoch, "step": step, **means}
+                        one.history.append({**record, "seconds": round(seconds, 3)})
+                        one.sums = {}
                     save()
                     if on_epoch is not None:
                         on_epoch(progress)
-                    watcher.epoch(record)
-                if interrupted.is_set() and progress.step < steps:
+                    watcher.epoch(progress[0].history[-1])
+                if interrupted.is_set() and step < steps:
                     save()
-                    raise Interrupted(f"stopped after step {progress.step} of {steps}")
+                    raise Interrupted(f"stopped after step {step} of {steps}")
         finally:
             watcher.finish()
+            stack.write_back()
     return progress
 
 
 def _step(
-    model: SequenceModel,
-    x: Tensor,
+    stack: Stack,
+    sequences: Sequences,
+    training: Training,
     optimiser: torch.optim.Optimizer,
-    lr: float,
-    clip: float | None,
+    randomness: Randomness,
     step: int,
-) -> dict[str, float]:
-    """One step up the bound; the terms it had, in nats a frame."""
-    for group in optimiser.param_groups:
-        group["lr"] = lr
-    evidence = model.evidence(x)
-    bound = evidence.elbo.mean()
-    means = torch.stack([bound, *(getattr(evidence, name).mean() for name in TERMS[1:])])
-    terms = dict(zip(TERMS, means.tolist(), strict=True))
-    for name in (*TERMS[1:], TERMS[0]):
-        if not math.isfinite(terms[name]):
-            raise NonFinite(f"{name} became {terms[name]} at step {step}; {_ADVICE}")
+) -> list[dict[str, float]]:
+    """One step up the bound for every member; the terms each had, in nats a frame."""
+    x = sequences.show(sequences.choose(randomness.uniform(training.batch, 3))).x
+    evidence = stack.model.evidence(x, randomness.normal)
+    means = [getattr(evidence, name).flatten(-2).mean(-1).reshape(len(stack)) for name in TERMS]
     optimiser.zero_grad()
-    (-bound).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
-    if not norm.isfinite():
-        name = next(
-            name
-            for name, p in model.named_parameters()
-            if p.grad is not None and not p.grad.isfinite().all()
-        )
-        raise NonFinite(f"the gradient of {name} is not finite at step {step}; {_ADVICE}")
+    (-means[0]).sum().backward()
+    terms = [
+        dict(zip(TERMS, values, strict=True))
+        for values in torch.stack(means, 1).tolist()  # member term
+    ]
+    for member, found in enumerate(terms):
+        for name in (*TERMS[1:], TERMS[0]):
+            if not math.isfinite(found[name]):
+                raise NonFinite(
+                    f"{_whose(stack, member)}{name} became {found[name]} at step {step}; {_ADVICE}"
+                )
+    _clip(stack, training.clip, step)
     optimiser.step()
-    model.project()
+    stack.model.project()
     return terms
+
+
+@torch.no_grad()
+def _clip(stack: Stack, largest: float | None, step: int) -> None:
+    """Shorten each member's gradient to ``largest``, and refuse one that is not finite."""
+    gradients = {name: p.grad for name, p in stack.model.named_parameters() if p.grad is not None}
+    squares = {
+        name: grad.reshape(len(stack), -1).square().sum(1) for name, grad in gradients.items()
+    }
+    norms = torch.stack(list(squares.values())).sum(0).sqrt()
+    if not norms.isfinite().all():
+        name, bad = next((n, s.isfinite()) for n, s in squares.items() if not s.isfinite().all())
+        whose = _whose(stack, int(bad.long().argmin()))
+        raise NonFinite(f"{whose}the gradient of {name} is not finite at step {step}; {_ADVICE}")
+    if largest is not None:
+        factor = (largest / norms).clamp(max=1)
+        factor = factor if len(stack) > 1 else factor[0]
+        for gradient in gradients.values():
+            gradient.mul_(lead(factor, gradient))
+
+
+def _whose(stack: Stack, member: int) -> str:
+    return f"model {member} of {len(stack)}: " if len(stack) > 1 else ""
 
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"

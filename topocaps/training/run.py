@@ -149,25 +149,25 @@ def fit(
             }
         )
 
-    def on_epoch(progress: Progress) -> None:
+    def on_epoch(all_progress: list[Progress]) -> None:
         if folder is not None:
-            lines = "".join(json.dumps(record) + "\n" for record in progress.history)
+            lines = "".join(json.dumps(record) + "\n" for record in all_progress[0].history)
             write_atomically(folder.history, lines)
 
     model.to(where)
-    progress = train(
-        model,
+    (progress,) = train(
+        [model],
         sequences.to(where),
         training,
-        seed=seed,
-        state=folder.state if folder else None,
+        seeds=[seed],
+        states=[folder.state] if folder else [],
         watcher=watcher or on_terminal("training"),
         on_epoch=on_epoch,
     )
     if folder is not None:
         tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
         write_atomically(folder.weights, save(tensors))
-        on_epoch(progress)
+        on_epoch([progress])
     return Run(model, progress.history, progress.seconds, describe_device(where), folder)
 
 
