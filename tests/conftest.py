@@ -1,6 +1,9 @@
 """Topographies and small things that many tests share."""
 
 import math
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite is about the CPU, wherever it runs
 
 import pytest
 import torch

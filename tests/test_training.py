@@ -131,7 +131,7 @@ def test_what_is_not_finite_is_named_with_its_step(tmp_path, poisoned, says):
                 with torch.no_grad():
                     getattr(one, poisoned).network[0].bias.fill_(torch.inf)
 
-    with pytest.raises(tc.NonFinite, match=r"became (nan|inf|-inf) at step 4") as error:
+    with pytest.raises(tc.NonFinite, match="is not finite at step 4") as error:
         tc.fit(one, frames(), training=ADAM, watcher=Poison(), out=tmp_path)
     assert says in str(error.value) or "log_px_given_t" in str(error.value)
 
@@ -320,7 +320,7 @@ def test_a_stack_names_the_member_that_is_not_finite():
     together = company()
     with torch.no_grad():
         together[2].u_given_x.network[0].bias.fill_(torch.nan)
-    with pytest.raises(tc.NonFinite, match=r"model 2 of 4: .* became nan at step 1"):
+    with pytest.raises(tc.NonFinite, match=r"model 2 of 4: .* is not finite at step 1"):
         train(together, tc.Sequences.of(frames()), ADAM, seeds=range(4))
 
 

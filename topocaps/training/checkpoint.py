@@ -14,7 +14,7 @@ from torch import Tensor
 
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
-from topocaps.training.stack import Randomness, Stack
+from topocaps.training.engine import Engine
 
 
 @dataclass
@@ -27,19 +27,14 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)  # a record for every epoch
 
 
-def save_states(
-    paths: Sequence[Path],
-    progress: Sequence[Progress],
-    stack: Stack,
-    optimiser: torch.optim.Optimizer,
-    randomness: Randomness,
-) -> None:
+def save_states(paths: Sequence[Path], progress: Sequence[Progress], engine: Engine) -> None:
     """A file for each member: it can go on alone as well as in the stack it was trained in."""
+    stack = engine.stack
     for member, path in enumerate(paths):
-        tensors: dict[str, Tensor] = {"rng": randomness.state(member)}
+        tensors: dict[str, Tensor] = {"rng": engine.randomness.state(member)}
         for name, parameter in stack.model.named_parameters():
             tensors[f"model.{name}"] = stack.of_member(parameter, member)
-            for key, value in optimiser.state.get(parameter, {}).items():
+            for key, value in engine.optimiser.state.get(parameter, {}).items():
                 tensors[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         metadata = {"progress": json.dumps(vars(progress[member]))}
@@ -47,10 +42,9 @@ def save_states(
 
 
 @torch.no_grad()
-def restore_states(
-    paths: Sequence[Path], stack: Stack, optimiser: torch.optim.Optimizer, randomness: Randomness
-) -> list[Progress]:
-    """Put everything back; where each member stands is returned."""
+def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
+    """Put everything back, in place (a graph knows where things are); where each member stands."""
+    stack = engine.stack
     read = [_read(path) for path in paths]
     progress = [p for p, _ in read]
     if len({p.step for p in progress}) > 1:
@@ -59,7 +53,7 @@ def restore_states(
         names = {f"model.{name}" for name, _ in stack.model.named_parameters()}
         if not names | {"rng"} <= tensors.keys():
             raise BadInput(f"{path} is the state of a model with other networks")
-        randomness.restore(member, tensors["rng"])
+        engine.randomness.restore(member, tensors["rng"])
         for name, parameter in stack.model.named_parameters():
             stack.of_member(parameter, member).copy_(tensors[f"model.{name}"])
     for name, parameter in stack.model.named_parameters():
@@ -68,7 +62,9 @@ def restore_states(
             if of == name:
                 parts = [tensors[key].to(parameter.device) for _, tensors in read]
                 alone = len(parts) == 1 or moment == "step"  # steps are counted once for all
-                optimiser.state[parameter][moment] = parts[0] if alone else torch.stack(parts)
+                value = parts[0] if alone else torch.stack(parts)
+                held = engine.optimiser.state[parameter]
+                held[moment] = held[moment].copy_(value) if moment in held else value
     return progress
 
 

@@ -11,17 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from topocaps.arithmetic import denormals_flushed
 from topocaps.data.sequences import Sequences
-from topocaps.errors import BadInput, Interrupted, NonFinite
+from topocaps.errors import BadInput, Interrupted
 from topocaps.models import SequenceModel
-from topocaps.networks import lead
 from topocaps.training.checkpoint import Progress, restore_states, save_states
+from topocaps.training.engine import Engine
 from topocaps.training.optimisers import Adam, Sgd
-from topocaps.training.stack import Randomness, Stack
-from topocaps.training.watching import TERMS, Silent, Watcher
+from topocaps.training.watching import Silent, Watcher
 
 
 @dataclass(frozen=True)
@@ -70,33 +67,31 @@ def train(
     watcher = watcher or Silent()
     steps_per_epoch = training.steps_per_epoch(sequences)
     steps = training.epochs * steps_per_epoch
-    stack = Stack(models, sequences.frames)
-    optimiser = training.optimiser.build(stack.model.parameters())
-    randomness = Randomness(seeds, sequences.images.device)
     progress = [Progress() for _ in models]
 
     def save() -> None:
         for one in progress:
             one.seconds = before + time.monotonic() - began
-        save_states(states, progress, stack, optimiser, randomness)
+        save_states(states, progress, engine)
 
     with denormals_flushed(), _interrupts() as interrupted:
+        engine = Engine(models, sequences, seeds, training.optimiser, training.batch, training.clip)
         if states and all(path.exists() for path in states):
-            progress = restore_states(states, stack, optimiser, randomness)
+            progress = restore_states(states, engine)
         before, began = progress[0].seconds, time.monotonic()
         step = progress[0].step
         watcher.start(step, steps)
         try:
             while step < steps:
-                for group in optimiser.param_groups:
-                    group["lr"] = training.optimiser.lr_at(step, steps)
-                step += 1
-                terms = _step(stack, sequences, training, optimiser, randomness, step)
-                for one, found in zip(progress, terms, strict=True):
+                count = min(engine.stride, steps_per_epoch - step % steps_per_epoch)
+                rates = [training.optimiser.lr_at(step + n, steps) for n in range(count)]
+                sums = engine.advance(step + 1, rates)
+                step += count
+                for one, found in zip(progress, sums, strict=True):
                     one.step = step
                     for name, value in found.items():
                         one.sums[name] = one.sums.get(name, 0.0) + value
-                watcher.step(step, terms[0])
+                watcher.step(step, {name: total / count for name, total in sums[0].items()})
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
                     for one in progress:
@@ -113,64 +108,8 @@ def train(
                     raise Interrupted(f"stopped after step {step} of {steps}")
         finally:
             watcher.finish()
-            stack.write_back()
+            engine.stack.write_back()
     return progress
-
-
-def _step(
-    stack: Stack,
-    sequences: Sequences,
-    training: Training,
-    optimiser: torch.optim.Optimizer,
-    randomness: Randomness,
-    step: int,
-) -> list[dict[str, float]]:
-    """One step up the bound for every member; the terms each had, in nats a frame."""
-    x = sequences.show(sequences.choose(randomness.uniform(training.batch, 3))).x
-    evidence = stack.model.evidence(x, randomness.normal)
-    means = [getattr(evidence, name).flatten(-2).mean(-1).reshape(len(stack)) for name in TERMS]
-    optimiser.zero_grad()
-    (-means[0]).sum().backward()
-    terms = [
-        dict(zip(TERMS, values, strict=True))
-        for values in torch.stack(means, 1).tolist()  # member term
-    ]
-    for member, found in enumerate(terms):
-        for name in (*TERMS[1:], TERMS[0]):
-            if not math.isfinite(found[name]):
-                raise NonFinite(
-                    f"{_whose(stack, member)}{name} became {found[name]} at step {step}; {_ADVICE}"
-                )
-    _clip(stack, training.clip, step)
-    optimiser.step()
-    stack.model.project()
-    return terms
-
-
-@torch.no_grad()
-def _clip(stack: Stack, largest: float | None, step: int) -> None:
-    """Shorten each member's gradient to ``largest``, and refuse one that is not finite."""
-    gradients = {name: p.grad for name, p in stack.model.named_parameters() if p.grad is not None}
-    squares = {
-        name: grad.reshape(len(stack), -1).square().sum(1) for name, grad in gradients.items()
-    }
-    norms = torch.stack(list(squares.values())).sum(0).sqrt()
-    if not norms.isfinite().all():
-        name, bad = next((n, s.isfinite()) for n, s in squares.items() if not s.isfinite().all())
-        whose = _whose(stack, int(bad.long().argmin()))
-        raise NonFinite(f"{whose}the gradient of {name} is not finite at step {step}; {_ADVICE}")
-    if largest is not None:
-        factor = (largest / norms).clamp(max=1)
-        factor = factor if len(stack) > 1 else factor[0]
-        for gradient in gradients.values():
-            gradient.mul_(lead(factor, gradient))
-
-
-def _whose(stack: Stack, member: int) -> str:
-    return f"model {member} of {len(stack)}: " if len(stack) > 1 else ""
-
-
-_ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
 
 
 @contextmanager

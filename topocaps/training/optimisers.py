@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 
@@ -23,7 +23,9 @@ class Sgd:
         _check_rate(self.lr)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, fused=True)
+        parameters = list(parameters)
+        lr = _rate_for(parameters, self.lr)
+        return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, fused=True)
 
     def lr_at(self, step: int, steps: int) -> float:
         return self.lr
@@ -42,11 +44,20 @@ class Adam:
         object.__setattr__(self, "betas", tuple(self.betas))
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.lr, betas=self.betas, fused=True)
+        parameters = list(parameters)
+        lr = _rate_for(parameters, self.lr)
+        on_gpu = isinstance(lr, Tensor)
+        return torch.optim.Adam(parameters, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
 
     def lr_at(self, step: int, steps: int) -> float:
         warm = min(1.0, (step + 1) / (self.warmup + 1))
         return warm * self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def _rate_for(parameters: list[nn.Parameter], lr: float) -> float | Tensor:
+    """On a GPU a tensor, which a captured step reads anew each time."""
+    device = parameters[0].device
+    return torch.tensor(lr, device=device) if device.type == "cuda" else lr
 
 
 def _check_rate(lr: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -52,24 +53,50 @@ class Stack:
                     member.get_parameter(name).copy_(value)
 
 
-class Randomness:
-    """Random numbers for a stack: each member's from its own seed, whoever else is there."""
+class Randomness(ABC):
+    """Random numbers for a stack: each member's from its own seed, whoever else is there.
+
+    Numbers have the models in front where there are several.
+    """
+
+    @abstractmethod
+    def begin(self, step: Tensor) -> None:
+        """Told the number of the step before it draws."""
+
+    @abstractmethod
+    def uniform(self, *shape: int) -> Tensor:
+        """In [0, 1)."""
+
+    @abstractmethod
+    def normal(self, like: Tensor) -> Tensor:
+        """Standard normal, shaped like ``like``."""
+
+    @abstractmethod
+    def state(self, member: int) -> Tensor:
+        """What puts a member's numbers back where they are."""
+
+    @abstractmethod
+    def restore(self, member: int, state: Tensor) -> None: ...
+
+
+class HostRandomness(Randomness):
+    """A generator for each member."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
+    def begin(self, step: Tensor) -> None:
+        pass
+
     def uniform(self, *shape: int) -> Tensor:
-        """In [0, 1): of this shape, with the models in front where there are several."""
         return self._join(
             [torch.rand(shape, generator=g, device=g.device) for g in self.generators]
         )
 
     def normal(self, like: Tensor) -> Tensor:
-        """Standard normal, shaped like ``like``."""
         shape = like.shape if len(self.generators) == 1 else like.shape[1:]
-        return self._join(
-            [torch.randn(shape, generator=g, device=g.device) for g in self.generators]
-        )
+        drawn = [torch.randn(shape, generator=g, device=g.device) for g in self.generators]
+        return self._join(drawn)
 
     def state(self, member: int) -> Tensor:
         return self.generators[member].get_state()
@@ -80,6 +107,41 @@ class Randomness:
     @staticmethod
     def _join(parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else torch.stack(parts)
+
+
+class DeviceRandomness(Randomness):
+    """Counted, not carried on: seed, step and place decide each number, on the GPU."""
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self.seeds = torch.tensor(list(seeds), dtype=torch.int64, device=device)
+
+    def begin(self, step: Tensor) -> None:
+        self._step, self._stream = step, 0
+
+    def uniform(self, *shape: int) -> Tensor:
+        return self._draw(shape, normal=False)
+
+    def normal(self, like: Tensor) -> Tensor:
+        return self._draw(like.shape if len(self.seeds) == 1 else like.shape[1:], normal=True)
+
+    def _draw(self, shape: Sequence[int], normal: bool) -> Tensor:
+        from topocaps.training import kernels
+
+        self._stream += 1
+        whole = (len(self.seeds), *shape)
+        drawn = kernels.random(whole, self.seeds, self._step, self._stream - 1, normal)
+        return drawn if len(self.seeds) > 1 else drawn[0]
+
+    def state(self, member: int) -> Tensor:
+        return self.seeds[member]
+
+    def restore(self, member: int, state: Tensor) -> None:
+        self.seeds[member] = state
+
+
+def randomness(seeds: Sequence[int], device: torch.device) -> Randomness:
+    """The kind of random numbers that suits the device."""
+    return (DeviceRandomness if device.type == "cuda" else HostRandomness)(seeds, device)
 
 
 def _set(module: nn.Module, name: str, value: Tensor) -> None:
