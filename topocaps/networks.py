@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,23 @@ class Linear(nn.Module):
         if len(weight) == 1:  # a stack of one
             return linear(x, weight[0], bias[0])
         rows = x.flatten(1, -2)  # models rows inputs
-        return torch.baddbmm(bias[:, None], rows, weight.mT).unflatten(1, x.shape[1:-1])
+        return _StackedLinear.apply(rows, weight, bias).unflatten(1, x.shape[1:-1])
+
+
+class _StackedLinear(torch.autograd.Function):
+    """x Wᵀ + b for every model. Its gradients are laid out as the weights are: those that autograd
+    makes of a transposed product are not, and copying them costs a third of a step on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.baddbmm(bias[:, None], x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        dx = torch.bmm(dy, weight) if ctx.needs_input_grad[0] else None
+        return dx, torch.bmm(dy.mT, x), dy.sum(1)
 
 
 def _lengths(rows: Tensor) -> Tensor:
