@@ -1,5 +1,6 @@
 """Laws of the matrix W, over every topography."""
 
+import numpy as np
 import pytest
 import torch
 from conftest import every_topography
@@ -112,6 +113,11 @@ def test_roll_moves_sites_on_and_interpolates_between_them():
     two = Topography(1, (2, 3))
     t = torch.arange(6.0).reshape(1, 2, 3)
     assert topography.roll(two.roll(t, 1, axis=1), 0).flatten().tolist() == [2, 0, 1, 5, 3, 4]
+
+
+def test_whole_numbers_of_any_kind_are_taken():
+    found = Topography(np.int64(2), [np.int32(5)], np.int64(3), window=np.int64(3), velocity=1)
+    assert found == Topography(2, (5,), (3,), window=3) and type(found.window) is int
 
 
 @pytest.mark.parametrize(

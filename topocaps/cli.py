@@ -166,8 +166,8 @@ def main() -> None:
     try:
         with denormals_flushed():
             code = app(standalone_mode=False)
-    except Interrupted as stopped:
-        _leave(stopped, 130)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        _leave(str(stopped) or "interrupted", 130)
     except BadInput as error:
         _leave(error, 2)
     except (TopocapsError, OSError) as error:

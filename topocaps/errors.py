@@ -1,5 +1,10 @@
 """The package's own errors: each says what was wrong, where, and what to do."""
 
+from __future__ import annotations
+
+import operator
+from typing import Any
+
 
 class TopocapsError(Exception):
     """Anything this package refuses or cannot go on with."""
@@ -7,6 +12,17 @@ class TopocapsError(Exception):
 
 class BadInput(TopocapsError, ValueError):
     """A user's mistake: a shape, a value, a name or a folder that cannot be used."""
+
+
+def whole_number(name: str, value: Any) -> int:
+    """``value`` as a whole number of at least 1, or a sentence about ``name``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+    return number
 
 
 class NonFinite(TopocapsError, ArithmeticError):

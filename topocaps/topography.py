@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 
 SMALL = 512  # up to this many latents over time in a capsule, W of the capsule is simply multiplied
 
@@ -50,7 +50,8 @@ class Topography:
         reach = reach * len(shape) if len(reach) == 1 else reach
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "reach", reach)
-        object.__setattr__(self, "velocity", float(self.velocity))
+        for name in ("capsules", "window"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if len(reach) != len(shape):
             raise BadInput(
                 f"reach {reach} has {len(reach)} axes but shape {shape} has {len(shape)}"
@@ -58,12 +59,9 @@ class Topography:
         for axis, (k, sites) in enumerate(zip(reach, shape, strict=True)):
             if k > sites:
                 raise BadInput(f"reach {k} on axis {axis} is more than its {sites} sites")
-        for name in ("capsules", "window"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
-        if not self.velocity.is_integer():
+        if not isinstance(self.velocity, int | float) or self.velocity % 1 != 0:
             raise BadInput(f"velocity must be a whole number of sites a frame, not {self.velocity}")
+        object.__setattr__(self, "velocity", float(self.velocity))
 
     @property
     def latents(self) -> int:
@@ -238,7 +236,7 @@ def _window_sum(x: Tensor, width: int, seam: int = 0) -> Tensor:
 
 
 def _tuple_of_ints(name: str, value: Any) -> tuple[int, ...]:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    if not values or any(not isinstance(v, int) or isinstance(v, bool) or v < 1 for v in values):
-        raise BadInput(f"{name} must be whole numbers of at least 1, not {value!r}")
-    return values
+    values = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not values:
+        raise BadInput(f"{name} must have at least one axis")
+    return tuple(whole_number(name, v) for v in values)

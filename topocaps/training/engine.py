@@ -16,7 +16,7 @@ from topocaps.errors import NonFinite
 from topocaps.models import SequenceModel
 from topocaps.networks import lead
 from topocaps.training.optimisers import Adam, Sgd
-from topocaps.training.stack import Stack, randomness
+from topocaps.training.stack import DeviceRandomness, Stack, randomness
 from topocaps.training.watching import TERMS
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
@@ -46,10 +46,11 @@ class Engine:
         # the first step at which a term, or a parameter's gradient, was not finite; 0 is never
         watched = len(TERMS) + len(self.parameters)
         self.failed = torch.zeros(len(models), watched, dtype=torch.int64, device=self.device)
-        on_gpu = self.device.type == "cuda"
-        self._repeat = self._capture() if on_gpu and captured else self._step
+        # a graph cannot carry generators on, so it needs numbers that are counted
+        captured = captured and isinstance(self.randomness, DeviceRandomness)
+        self._repeat = self._capture() if captured else self._step
         #: steps between looks at the statistics: a look waits for the device
-        self.stride = 100 if on_gpu else 1
+        self.stride = 1 if self.device.type == "cpu" else 100
 
     def advance(self, first: int, rates: Sequence[float]) -> list[dict[str, float]]:
         """A step for each learning rate, from step number ``first`` on; the sums of the terms."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from topocaps.arithmetic import denormals_flushed
 from topocaps.data.sequences import Sequences
-from topocaps.errors import BadInput, Interrupted
+from topocaps.errors import BadInput, Interrupted, whole_number
 from topocaps.models import SequenceModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import Engine
@@ -37,10 +37,8 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("batch", "epochs", "epoch_size"):
             value = getattr(self, name)
-            if name == "epoch_size" and value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+            if name != "epoch_size" or value is not None:
+                object.__setattr__(self, name, whole_number(name, value))
         if self.clip is not None and not self.clip > 0:
             raise BadInput(f"clip must be above 0, not {self.clip}")
 

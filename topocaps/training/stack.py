@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -125,7 +126,7 @@ class DeviceRandomness(Randomness):
         return self._draw(like.shape if len(self.seeds) == 1 else like.shape[1:], normal=True)
 
     def _draw(self, shape: Sequence[int], normal: bool) -> Tensor:
-        from topocaps.training import kernels
+        from topocaps.training import kernels  # needs a GPU and Triton
 
         self._stream += 1
         whole = (len(self.seeds), *shape)
@@ -140,8 +141,9 @@ class DeviceRandomness(Randomness):
 
 
 def randomness(seeds: Sequence[int], device: torch.device) -> Randomness:
-    """The kind of random numbers that suits the device."""
-    return (DeviceRandomness if device.type == "cuda" else HostRandomness)(seeds, device)
+    """Counted on a GPU with Triton, from generators everywhere else."""
+    counted = device.type == "cuda" and find_spec("triton") is not None
+    return (DeviceRandomness if counted else HostRandomness)(seeds, device)
 
 
 def _set(module: nn.Module, name: str, value: Tensor) -> None:
