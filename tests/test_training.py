@@ -331,3 +331,24 @@ def test_models_of_other_sizes_are_no_stack():
     wide = model(topography=tc.Topography(1, (12,), window=3))
     with pytest.raises(tc.BadInput, match="same capsules and sites"):
         train([model(), wide], tc.Sequences.of(frames()), ADAM, seeds=[0, 1])
+
+
+def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp_path):
+    outs, seeds = [tmp_path / f"{n}" for n in range(3)], [4, 5, 6]
+    there = dict(training=SGD, seeds=seeds, outs=outs)
+    alone = [tc.fit(model(seed=s), frames(), training=SGD, seed=s, watcher=Silent()) for s in seeds]
+
+    def members():
+        return [model(seed=s) for s in seeds]
+
+    with pytest.raises(tc.Interrupted):
+        tc.fit_together(members(), frames(), watcher=StopAt(7), **there)
+    # one of them goes on by itself; the others are then at another step, and still go on
+    tc.fit(model(seed=5), frames(), training=SGD, seed=5, out=outs[1], watcher=Silent())
+    runs = tc.fit_together(members(), frames(), watcher=Silent(), **there)
+    for run, expected, out in zip(runs, alone, outs, strict=True):
+        assert len(run.history) == 4 and run.folder.path == out
+        for name, value in tc.load(out).state_dict().items():
+            torch.testing.assert_close(
+                value, expected.model.state_dict()[name], rtol=1e-4, atol=1e-5
+            )

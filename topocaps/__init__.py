@@ -8,7 +8,7 @@ from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
 from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.topography import Topography
-from topocaps.training import Adam, Run, Sgd, Training, fit, load
+from topocaps.training import Adam, Run, Sgd, Training, fit, fit_together, load
 from topocaps.version import __version__
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "data",
     "evaluate",
     "fit",
+    "fit_together",
     "load",
     "log_px",
     "log_px_paper",

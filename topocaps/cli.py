@@ -55,7 +55,9 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder [runs/RECIPE].")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Train this many, from --seed on.", min=1)] = 1,
+    seeds: Annotated[
+        int, typer.Option(help="Train this many together, from --seed on.", min=1)
+    ] = 1,
     device: Device = "auto",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, such as topography.window=11.")
@@ -71,8 +73,7 @@ def train(
     chosen = find(recipe).change(changes)
     base = out or Path("runs") / recipe.replace("/", "-")
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
-    for n, folder in enumerate(folders):
-        run = study.run_recipe(chosen, folder, seed + n, device, _say)
+    for run in study.run_recipe(chosen, folders, range(seed, seed + seeds), device, _say):
         _print_table(study.compare([run]))
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from topocaps.metrics import evaluate
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, find
 from topocaps.report import Section, page, table
-from topocaps.training import RunFolder, fit, load
+from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.run import SCHEMA, choose_device
 from topocaps.training.watching import Watcher, on_terminal
 
@@ -50,34 +50,41 @@ class Finished:
 
 def run_recipe(
     recipe: Recipe,
-    out: Path,
-    seed: int = 0,
+    outs: Sequence[Path],
+    seeds: Sequence[int] = (0,),
     device: str = "auto",
     say: Say = lambda line: None,
     watch: Callable[[str], Watcher] = on_terminal,
-) -> Finished:
-    """Train, evaluate and report one recipe into ``out``; what is done already is kept."""
+) -> list[Finished]:
+    """Train a recipe from each seed into its folder, all together, then evaluate and report each.
+
+    What is done already is kept.
+    """
     train, _ = recipe.data.load()
-    folder = RunFolder(out)
-    done = folder.weights.exists() and folder.report.exists()
+    folders = [RunFolder(out) for out in outs]
+    done = [folder.weights.exists() and folder.report.exists() for folder in folders]
     try:
-        run = fit(
-            recipe.build(train.frame_shape, seed),
+        runs = fit_together(
+            [recipe.build(train.frame_shape, seed) for seed in seeds],
             train,
             training=recipe.training,
-            out=out,
-            seed=seed,
+            outs=outs,
+            seeds=seeds,
             device=device,
             watcher=watch(recipe.name),
             settings=recipe.settings(),
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}; the same command goes on from there") from None
-    if done:
-        say(f"{recipe.name}: trained already in {out} (remove it to train again)")
-        return Finished.open(out)
-    say(f"{recipe.name}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
-    return evaluate_run(out, device)
+    finished = []
+    for run, folder, was_done in zip(runs, folders, done, strict=True):
+        if was_done:
+            say(f"{recipe.name}: trained already in {folder.path} (remove it to train again)")
+            finished.append(Finished.open(folder.path))
+        else:
+            say(f"{recipe.name}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
+            finished.append(evaluate_run(folder.path, device))
+    return finished
 
 
 def evaluate_run(path: Path, device: str = "auto") -> Finished:
@@ -119,8 +126,9 @@ def evaluate_run(path: Path, device: str = "auto") -> Finished:
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
     """The main job: a TVAE and a VAE of the same size on small sprites, side by side."""
     runs = [
-        run_recipe(find(f"sprites/{name}"), out / name, device=device, say=say)
+        run
         for name in ("tvae", "vae")
+        for run in run_recipe(find(f"sprites/{name}"), [out / name], device=device, say=say)
     ]
     sections = [section(run) for run in runs]
     lags = figures.by_lag({run.name: run.metrics for run in runs})

@@ -68,6 +68,11 @@ def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
     return progress
 
 
+def step_of(path: Path) -> int:
+    """The step a state was saved after; 0 where there is none."""
+    return _read(path)[0].step if path.exists() else 0
+
+
 def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import SequenceModel, build, check_values
-from topocaps.training.checkpoint import Progress
+from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.loop import Training, train
 from topocaps.training.watching import Watcher, on_terminal
 from topocaps.version import __version__
@@ -127,48 +128,114 @@ def fit(
     written, and the same call goes on where an unfinished one there was stopped. ``settings`` are
     recorded with the run.
     """
-    sequences = Sequences.of(sequences)
     training = replace(
         training,
         epochs=training.epochs if epochs is None else epochs,
         batch=training.batch if batch is None else batch,
     )
-    check(model, sequences)
+    outs = None if out is None else [out]
+    (run,) = fit_together(
+        [model], sequences, training=training, outs=outs, seeds=[seed], device=device,
+        watcher=watcher, settings=settings,
+    )  # fmt: skip
+    return run
+
+
+def fit_together(
+    models: Sequence[SequenceModel],
+    sequences: Any,
+    *,
+    seeds: Sequence[int],
+    training: Training = Training(),  # noqa: B008 (frozen)
+    outs: Sequence[str | Path] | None = None,
+    device: str = "auto",
+    watcher: Watcher | None = None,
+    settings: dict[str, Any] | None = None,
+) -> list[Run]:
+    """Train several models of one architecture as one program; each as ``fit`` would.
+
+    They may differ in topography and mu, and each has its own seed and, with ``outs``, its own run
+    folder. Those that were stopped go on, together with those that were stopped at the same step.
+    """
+    sequences = Sequences.of(sequences)
+    for model in models:
+        check(model, sequences)
     where = choose_device(device)
-    folder = None if out is None else RunFolder(Path(out))
-    if folder is not None:
-        described = describe_training(training)
-        folder.begin(
-            {
-                **(settings or {}),
-                "model": model.config,
-                "training": described,
-                "seed": seed,
-                "sequences": len(sequences),
-                "device": describe_device(where),
-            }
-        )
+    told = {
+        **(settings or {}),
+        "training": describe_training(training),
+        "sequences": len(sequences),
+        "device": describe_device(where),
+    }
+    members = [
+        _Member(model, seed, None if outs is None else RunFolder(Path(outs[n])))
+        for n, (model, seed) in enumerate(zip(models, seeds, strict=True))
+    ]
+    for member in members:
+        if member.folder is not None:
+            member.folder.begin({**told, "model": member.model.config, "seed": member.seed})
+    sequences = sequences.to(where)
+    watcher = watcher or on_terminal("training")
+    runs: dict[int, Run] = {}
+    for group in _by_step(members).values():
+        for member, run in zip(
+            group, _train_group(group, sequences, training, where, watcher), strict=True
+        ):
+            runs[id(member)] = run
+    return [runs[id(member)] for member in members]
 
-    def on_epoch(all_progress: list[Progress]) -> None:
-        if folder is not None:
-            lines = "".join(json.dumps(record) + "\n" for record in all_progress[0].history)
-            write_atomically(folder.history, lines)
 
-    model.to(where)
-    (progress,) = train(
-        [model],
-        sequences.to(where),
+@dataclass(frozen=True, eq=False)
+class _Member:
+    model: SequenceModel
+    seed: int
+    folder: RunFolder | None
+
+    def write_history(self, progress: Progress) -> None:
+        if self.folder is not None:
+            lines = "".join(json.dumps(record) + "\n" for record in progress.history)
+            write_atomically(self.folder.history, lines)
+
+
+def _by_step(members: Sequence[_Member]) -> dict[int, list[_Member]]:
+    """Members that can be trained together: those that stand at the same step."""
+    groups: dict[int, list[_Member]] = {}
+    for member in members:
+        step = 0 if member.folder is None else step_of(member.folder.state)
+        groups.setdefault(step, []).append(member)
+    return groups
+
+
+def _train_group(
+    group: Sequence[_Member],
+    sequences: Sequences,
+    training: Training,
+    where: torch.device,
+    watcher: Watcher,
+) -> list[Run]:
+    def on_epoch(progress: list[Progress]) -> None:
+        for member, one in zip(group, progress, strict=True):
+            member.write_history(one)
+
+    progress = train(
+        [member.model.to(where) for member in group],
+        sequences,
         training,
-        seeds=[seed],
-        states=[folder.state] if folder else [],
-        watcher=watcher or on_terminal("training"),
+        seeds=[member.seed for member in group],
+        states=[member.folder.state for member in group if member.folder is not None],
+        watcher=watcher,
         on_epoch=on_epoch,
     )
-    if folder is not None:
-        tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-        write_atomically(folder.weights, save(tensors))
-        on_epoch([progress])
-    return Run(model, progress.history, progress.seconds, describe_device(where), folder)
+    runs = []
+    for member, one in zip(group, progress, strict=True):
+        if member.folder is not None:
+            tensors = member.model.state_dict().items()
+            contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors}
+            write_atomically(member.folder.weights, save(contiguous))
+            member.write_history(one)
+        device = describe_device(where)
+        runs.append(Run(member.model, one.history, one.seconds, device, member.folder))
+    return runs
 
 
 def load(run: str | Path, model: SequenceModel | None = None) -> SequenceModel:
