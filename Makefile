@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Threads that wait for each other spin for microseconds, then sleep: as fast on a free machine, and
+# up to ten times faster where another program keeps a core busy.
+export GOMP_SPINCOUNT ?= 20000
+
 .PHONY: demo test lint bench clean
 
 demo: $(READY)
