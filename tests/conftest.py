@@ -50,5 +50,11 @@ def _seed():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory):
+    """Sprites are kept beside the tests' other files, not among the user's."""
+    os.environ["TOPOCAPS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _threads():
     torch.set_num_threads(1)  # so that tests can run side by side

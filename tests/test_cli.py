@@ -69,6 +69,22 @@ def test_train_makes_a_whole_run_folder(trained):
     assert isinstance(tc.load(trained), tc.TopographicVAE)
 
 
+def test_metrics_are_of_held_out_orbits_and_the_control_is_untrained(trained):
+    """Measured again by hand, from the seed and the data."""
+    metrics = json.loads((trained / "metrics.json").read_text())
+    train, held_out = tc.data.sprites(8)
+    model = tc.load(trained)
+    fresh = tc.recipes.find("sprites/tvae").change(["hidden=16"]).build((1, 8, 8), seed=0)
+    for which, sequences, found in (
+        (model, held_out, metrics),
+        (model, train, metrics["train"]),
+        (fresh, held_out, metrics["untrained"]),
+    ):
+        expected = tc.evaluate(which, sequences.balanced(10, seed=0), seed=0)
+        for key in ("elbo", "log_px", "equivariance_error", "traversal_gain"):
+            assert found[key] == pytest.approx(expected[key], rel=1e-5)
+
+
 def test_the_report_is_one_file_with_everything_inside(trained):
     page = (trained / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 4

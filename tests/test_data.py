@@ -15,14 +15,6 @@ from topocaps.data.sprites import FRAMES, NAMES, ORIENTATIONS, POSITIONS, SCALES
 CHECK = os.environ.get("TOPOCAPS_SPRITES_CHECK", "")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOPOCAPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
 @pytest.fixture(scope="module")
 def small():
     return sprites(16)
@@ -150,5 +142,10 @@ def test_arrays_of_your_own():
         Sequences.of(x[:0])
     with pytest.raises(BadInput, match="floating point"):
         Sequences.of(x.astype(int))
+    with pytest.raises(BadInput, match="all 0 or 1"):
+        Sequences.of((x > 0.5).astype(np.uint8))
+    assert next(Sequences.of(x > 0.5).batches(6)).x.max() == 1
+    with pytest.raises(BadInput, match="array or a tensor"):
+        Sequences.of(None)
     with pytest.raises(BadInput, match="at least 8"):
         sprites(4)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Independent, Normal
 
-from topocaps import VAE, TopographicVAE, Topography, evidence
+from topocaps import VAE, BadInput, TopographicVAE, Topography, evidence
 from topocaps.evidence import (
     Draws,
     log_mean_exp_over_frames,
@@ -16,6 +16,7 @@ from topocaps.evidence import (
     log_weights,
     paper_estimate,
 )
+from topocaps.networks import Likelihood
 
 STANDARD_ERRORS = 3
 
@@ -36,6 +37,7 @@ class NoisyIdentity(nn.Module):
     """p(x|t) = N(t, 0.5)."""
 
     frame_shape = (1,)
+    likelihood = Likelihood.GAUSSIAN
 
     def forward(self, t):
         return Independent(Normal(t.flatten(-2), 0.5), 1)
@@ -161,6 +163,13 @@ def test_memory_is_bounded_by_splitting_the_samples(monkeypatch):
     monkeypatch.setattr(model, "draw", counted)
     weights = evidence.log_weights(model, x, samples=7, values_in_memory=3 * x.numel())
     assert drawn == [3, 3, 1] and weights.shape == (7, 2, 6)
+
+
+def test_what_cannot_be_weighed_is_refused():
+    model, x = models()[0], torch.rand(2, 6, 1, 4, 4)
+    for bad, samples, says in ((255 * x, 1, "0, 1"), (x[..., :3], 1, "frame"), (x, 0, "samples")):
+        with pytest.raises(BadInput, match=says):
+            log_px(model, bad, samples)
 
 
 def test_the_estimators_on_weights_known_by_heart():

@@ -6,6 +6,7 @@ import torch
 
 import topocaps as tc
 from topocaps import figures
+from topocaps.arithmetic import seeded
 from topocaps.data import Batch
 
 
@@ -29,6 +30,20 @@ def test_traversals_show_input_reconstruction_and_rolled(channels):
     direct = np.asarray(picture)[6 + 1 : 6 + 5, 1:5]
     np.testing.assert_allclose(rolled, direct, atol=1e-6)  # rolled by nothing
     assert len(figure.axes[0].patches) == 2
+    with seeded(0):
+        t = model.encode(x, sample=True)
+    ahead = model.decode(model.topography.roll(t[:1, 0], 2))[0].permute(1, 2, 0).detach()
+    third = np.asarray(picture)[2 * 6 + 1 : 2 * 6 + 5, 2 * 6 + 1 : 2 * 6 + 5]
+    np.testing.assert_allclose(third.reshape(4, 4, channels), ahead, atol=1e-5)
+
+
+def test_frames_that_are_not_square_keep_their_borders():
+    topography = tc.Topography(2, (6,), window=3)
+    model = tc.TopographicVAE.mlp(frame_shape=(1, 4, 8), topography=topography, hidden=(8,))
+    axis = figures.traversals(model, Batch(torch.rand(1, 6, 1, 4, 8), None)).axes[0]
+    assert axis.images[0].get_array().shape == (3 * 6, 6 * 10)
+    assert [p.get_y() for p in axis.patches] == [-0.5, 2 * 6 - 0.5]
+    assert list(axis.get_yticks()) == [3, 9, 15]
 
 
 def test_titles_name_the_factor_that_moves():
@@ -53,6 +68,8 @@ def test_topography_shows_a_row_of_w(topography):
     shown = np.asarray(figure.axes[0].images[0].get_array())
     assert shown.shape == (topography.shape[0], 7)
     assert shown.sum() == topography.window * topography.reach[0]
+    if topography.window > 1:  # one frame later, one site further
+        assert shown[4, 4] == 1 and shown[4, 2] == 0
 
 
 def test_save_writes_whole_files_or_none(tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ def test_shapes(topography, frames):
     assert decoded.shape == x.shape and decoded.min() >= 0 and decoded.max() <= 1
     drawn = model.sample(3, frames=frames)
     assert drawn.shape == (3, frames, *FRAME) and drawn.min() >= 0 and drawn.max() <= 1
+    assert (drawn[0] - drawn[1]).abs().max() > 1e-6
 
 
 @every_topography

@@ -16,6 +16,8 @@ def test_every_recipe_builds_describes_itself_and_has_frames_to_predict(recipe):
     again = recipe.build((1, 32, 32), seed=0)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
+    other = recipe.build((1, 32, 32), seed=1)
+    assert not torch.equal(list(other.parameters())[-1], list(model.parameters())[-1])
     window = recipe.unseen_window or recipe.topography.window
     assert tc.metrics.unseen_lags(window, 15)
 
@@ -36,6 +38,7 @@ def test_settings_are_changed_by_path_or_by_its_end():
     assert recipe.hidden == (30, 20) and recipe.norm == "weight" and recipe.mu == -5
     assert recipe.training.clip == 2.5
     assert find("sprites/tvae").change(["hidden=64"]).hidden == (64,)
+    assert find("sprites/tvae").change(["centred=false"]).centred is False
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,12 @@ def test_settings_are_changed_by_path_or_by_its_end():
         ("velocity=fast", "velocity"),
         ("clip=no", "clip"),
         ("name=other", "no setting 'name'"),
+        ("unseen_window=3", "less than the model's window"),
+        ("unseen_window=abc", "unseen_window"),
+        ("centred=maybe", "true or false"),
+        ("mu=1e999", "finite"),
+        ("warmup=abc", "warmup"),
+        ("betas=5,6", "betas"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(change, says):

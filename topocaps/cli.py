@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from topocaps import figures, study
-from topocaps.arithmetic import denormals_flushed
+from topocaps.arithmetic import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, TopocapsError
 from topocaps.files import make_folder
 from topocaps.recipes import RECIPES, find
@@ -145,7 +145,7 @@ def _options(
 ) -> None: ...
 
 
-_out = Console()
+_out = Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _say(line: str) -> None:
@@ -165,7 +165,7 @@ def _print_table(rows: list[list[str]]) -> None:
 def main() -> None:
     """Run the command: 0 for success, 2 and one line for a user's mistake."""
     try:
-        with denormals_flushed():
+        with steady_arithmetic():
             code = app(standalone_mode=False)
     except (Interrupted, KeyboardInterrupt) as stopped:
         _leave(str(stopped) or "interrupted", 130)

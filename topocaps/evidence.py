@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from topocaps.errors import whole_number
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -53,6 +55,7 @@ class Draws:
 class LatentModel(Protocol):
     """What the estimators ask of a model."""
 
+    def check(self, x: Tensor) -> None: ...
     def posterior(self, x: Tensor) -> Posterior: ...
     def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws: ...
 
@@ -100,6 +103,8 @@ def log_weights(
 
     Draws as many samples at once as keep the decoded frames under ``values_in_memory`` numbers.
     """
+    samples = whole_number("samples", samples)
+    model.check(x)
     posterior = model.posterior(x)
     at_once = max(1, values_in_memory // x.numel())
     return torch.cat(

@@ -21,7 +21,7 @@ from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
-from topocaps.metrics.traversal import unseen_lags
+from topocaps.metrics.traversal import traversal, unseen_lags
 from topocaps.models import SequenceModel
 from topocaps.topography import Topography
 
@@ -65,27 +65,26 @@ def traversals(
     x = batch.x
     if x.ndim != 5 or x.shape[2] not in (1, 3):
         raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
-    frames, size = x.shape[1], x.shape[-1]
+    frames = x.shape[1]
+    down, across = (size + GAP for size in x.shape[-2:])
     with seeded(seed):
         t = model.encode(x, sample=True)
     rolled = torch.stack([model.topography.roll(t[:, 0], rate * lag) for lag in range(frames)], 1)
-    unseen = unseen_lags(model.topography.window if window is None else window, frames)
-    shown = x.clone()
-    shown[:, unseen.start : unseen.stop] = 0.35 + 0.25 * x[:, unseen.start : unseen.stop]
+    unseen = traversal(model, x, batch.factors, rate, window, seed).unseen.to(x.device)
+    shown = torch.where(unseen[..., None, None, None], 0.35 + 0.25 * x, x)
     blocks = torch.stack([shown, model.decode(t), model.decode(rolled)], 1).clamp(0, 1)
 
     figure, axes = _canvas(len(x), 1, (0.62 * frames + 1.6, 2.1 * len(x) + 0.3))
     for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
         axis.imshow(_tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
-        step = size + GAP
-        axis.set_yticks([step * (row + 0.5) for row in range(len(ROWS))], ROWS)
-        axis.set_xticks([step * (lag + 0.5) for lag in range(frames)], map(str, range(frames)))
+        axis.set_yticks([down * (row + 0.5) for row in range(len(ROWS))], ROWS)
+        axis.set_xticks([across * (lag + 0.5) for lag in range(frames)], map(str, range(frames)))
         axis.tick_params(length=0, labelsize=8)
         axis.spines[:].set_visible(False)
         axis.set_title(label, loc="left", fontsize=10)
         for row in (0, 2):
-            corner = (-0.5, row * step - 0.5)
-            edge = Rectangle(corner, step, step, fill=False, edgecolor=ACCENT, linewidth=2)
+            corner = (-0.5, row * down - 0.5)
+            edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
     axes[-1].set_xlabel("frame = sites rolled", fontsize=9)

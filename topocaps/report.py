@@ -46,7 +46,7 @@ def table(columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         for label, key, digits in (
             ("E_eq", "equivariance_error", 0),
             ("E_eq of chance", "chance_equivariance_error", 0),
-            ("log p(x) is at least", "log_px", 1),
+            (f"log p(x) ≥ (K = {metrics[0]['samples']})", "log_px", 1),
             ("paper's log p(x)", "log_px_paper", 1),
             ("ELBO", "elbo", 1),
         )
@@ -68,8 +68,8 @@ worse than not moving at all. Factors that leave no such frame are not listed.</
 A dash: the roll never varies, so there is no correlation.</dd>
 <dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
 give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
-<dt>log p(x) is at least</dt><dd>importance-weighted bound over whole sequences, nats a
-frame, true for any window; not comparable with the papers' numbers.</dd>
+<dt>log p(x) ≥</dt><dd>importance-weighted bound with K samples of whole sequences,
+nats a frame, true for any window; not comparable with the papers' numbers.</dd>
 <dt>paper's log p(x)</dt><dd>the released estimator, to stand beside the papers' tables: too high by
 the log of its samples, and no bound where frames share variance.</dd>
 </dl>

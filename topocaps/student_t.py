@@ -17,7 +17,8 @@ SMALLEST_ENERGY = 1e-12
 
 def studentize(z: Tensor, u: Tensor, topography: Topography, mu: float | Tensor = 0.0) -> Tensor:
     r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape)."""
-    return (z - mu) * topography.pool(u.square()).clamp_min(SMALLEST_ENERGY).rsqrt()
+    smallest = max(SMALLEST_ENERGY, torch.finfo(u.dtype).tiny)
+    return (z - mu) * topography.pool(u.square()).clamp_min(smallest).rsqrt()
 
 
 class TopographicStudentT(Distribution):
@@ -34,7 +35,7 @@ class TopographicStudentT(Distribution):
     def __init__(self, topography: Topography, frames: int, mu: float | Tensor = 0.0) -> None:
         topography.check(frames)
         self.topography, self.frames = topography, frames
-        self.mu = torch.as_tensor(mu)
+        self.mu = mu if isinstance(mu, Tensor) else torch.tensor(float(mu))
         super().__init__(
             event_shape=Size((frames, topography.capsules, *topography.shape)), validate_args=False
         )

@@ -61,6 +61,8 @@ def run_recipe(
     What is done already is kept.
     """
     train, _ = recipe.data.load()
+    if (recipe.unseen_window or 0) > train.frames:
+        raise BadInput(f"unseen_window {recipe.unseen_window} is more than {train.frames} frames")
     folders = [RunFolder(out) for out in outs]
     done = [folder.weights.exists() and folder.report.exists() for folder in folders]
     try:

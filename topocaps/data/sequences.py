@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,13 +43,18 @@ class Sequences:
         """Your own array or tensor: (sequences, time, *frame), or Sequences as they are."""
         if isinstance(frames, Sequences):
             return frames
-        x = torch.as_tensor(frames)
+        try:
+            x = torch.as_tensor(frames)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"frames must be an array or a tensor: {error}") from error
         if x.ndim < 3:
             raise BadInput(f"frames must be (sequences, time, *frame), not {tuple(x.shape)}")
         if x.numel() == 0:
             raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
-        if x.dtype != torch.uint8 and not x.is_floating_point():
-            raise BadInput(f"frames must be floating point or bytes (0-255), not {x.dtype}")
+        if x.dtype not in (torch.uint8, torch.bool) and not x.is_floating_point():
+            raise BadInput(f"frames must be floating point, bytes (0-255) or bool, not {x.dtype}")
+        if x.dtype == torch.uint8 and x.max() <= 1:
+            raise BadInput("bytes mean 0-255, and these are all 0 or 1: pass them as bool or float")
         x = x if x.dtype == torch.uint8 else x.float()
         return cls(x.flatten(0, 1), torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2]))
 
@@ -67,6 +73,14 @@ class Sequences:
     def fewest(self) -> int:
         """Sequences of the rarest moving factor."""
         return int(self._counts.min())
+
+    def digest(self) -> str:
+        """A fingerprint of what is shown and in which order, so that data are not mixed up."""
+        found = hashlib.blake2b(digest_size=8)
+        for part in (self.images, self.order):
+            found.update(str((part.dtype, tuple(part.shape))).encode())
+            found.update(part.cpu().contiguous().numpy().data)
+        return found.hexdigest()
 
     def to(self, device: torch.device | str) -> Sequences:
         """The same sequences with everything on ``device``."""

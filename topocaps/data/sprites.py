@@ -99,14 +99,18 @@ def render_subset(resolution: int) -> NDArray[np.uint8]:
 
 def cache_folder() -> Path:
     """$TOPOCAPS_CACHE, or topocaps in the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("TOPOCAPS_CACHE") or Path(base) / "topocaps")
+    if own := os.environ.get("TOPOCAPS_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "topocaps"
 
 
 def _images(resolution: int) -> NDArray[np.uint8]:
     """Rendered once, then read from the cache; without a usable cache, rendered again."""
     count = math.prod(map(len, SUBSET))
-    file = cache_folder() / f"sprites-{resolution}-v1.bits"
+    try:
+        file = cache_folder() / f"sprites-{resolution}-v1.bits"
+    except RuntimeError:  # a user without a home
+        return render_subset(resolution)
     with contextlib.suppress(OSError):
         packed = np.fromfile(file, dtype=np.uint8)
         if packed.size * 8 >= count * resolution**2 > (packed.size - 1) * 8:

@@ -21,6 +21,8 @@ from topocaps.metrics.equivariance import chance_equivariance_error, equivarianc
 from topocaps.metrics.traversal import Traversal, traversal
 from topocaps.models import SequenceModel
 
+PAPER_SAMPLES = 10  # of the papers' log p(x)
+
 
 @torch.no_grad()
 def evaluate(
@@ -39,6 +41,9 @@ def evaluate(
     Means come with 95 % intervals over sequences under ``intervals``.
     """
     sequences = Sequences.of(sequences)
+    for parameter in model.parameters():
+        sequences = sequences.to(parameter.device)
+        break
     values: dict[str, list[Tensor]] = {}
     latents: list[Tensor] = []
     factors: list[Tensor] = []
@@ -50,7 +55,7 @@ def evaluate(
             weights = log_weights(model, one.x, samples)
             found = {
                 "log_px": log_mean_exp_over_sequences(weights),
-                "log_px_paper": paper_estimate(weights),
+                "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
                 "elbo": model.evidence(one.x).elbo.mean(1),
                 "equivariance_error": equivariance_errors(latents[-1], rate),
             }
@@ -63,7 +68,9 @@ def evaluate(
     joined = {name: torch.cat(value).double() for name, value in values.items()}
     walked = Traversal.join(parts)
     rolls = observed_rolls(torch.cat(latents), torch.cat(factors), rate) if factors else {}
-    names = dict(enumerate(sequences.names)) if factors else {0: "all"}
+    columns = range(factors[0].shape[-1]) if factors else (0,)
+    names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
+    names = names if factors else {0: "all"}
     return {
         **{name: value.mean().item() for name, value in joined.items()},
         "samples": samples,

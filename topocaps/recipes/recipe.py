@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences
 from topocaps.data.sprites import sprites
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
 from topocaps.topography import Topography
@@ -62,6 +63,17 @@ class Recipe:
         object.__setattr__(self, "hidden", hidden)
         if isinstance(self.mu, bool) or not isinstance(self.mu, int | float):
             raise BadInput(f"mu must be a number, not {self.mu!r}")
+        if not math.isfinite(self.mu):
+            raise BadInput(f"mu must be finite, not {self.mu}")
+        if not isinstance(self.centred, bool):
+            raise BadInput(f"centred must be true or false, not {self.centred!r}")
+        if self.unseen_window is not None:
+            window = whole_number("unseen_window", self.unseen_window)
+            if window < self.topography.window:
+                raise BadInput(
+                    f"unseen_window {window} is less than the model's window "
+                    f"{self.topography.window}: what the model has seen is not unseen"
+                )
         for name, kind in (("norm", Norm), ("likelihood", Likelihood)):
             value = getattr(self, name)
             try:
@@ -157,6 +169,8 @@ def _replace_at(value: Any, path: tuple[str, ...], new: Any) -> Any:
 
 
 def _parse(text: str) -> Any:
+    if text.lower() in ("true", "false", "none"):
+        text = text.capitalize()
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

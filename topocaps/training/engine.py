@@ -117,8 +117,8 @@ class Engine:
         step = int(failed[failed > 0].min())
         at = failed == step
         member = int(at.any(1).nonzero()[0])
-        # a bound that is not finite has a part that is not: the parts are named first
-        parts = [*range(1, len(TERMS)), 0, *range(len(TERMS), failed.shape[1])]
+        # what depends on another is named after it: the bound, and what is decoded, come last
+        parts = [*reversed(range(len(TERMS))), *range(len(TERMS), failed.shape[1])]
         which = next(n for n in parts if at[member, n])
         names = [*TERMS, *(f"the gradient of {name}" for name in self.parameters)]
         whose = f"model {member} of {len(self.stack)}: " if len(self.stack) > 1 else ""

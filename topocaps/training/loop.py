@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topocaps.arithmetic import denormals_flushed
+from topocaps.arithmetic import steady_arithmetic
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput, Interrupted, whole_number
 from topocaps.models import SequenceModel
@@ -72,7 +72,7 @@ def train(
             one.seconds = before + time.monotonic() - began
         save_states(states, progress, engine)
 
-    with denormals_flushed(), _interrupts() as interrupted:
+    with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
         finished = begun and all(step_of(path) >= steps for path in states)
         engine = Engine(

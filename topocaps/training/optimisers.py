@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Sgd:
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
+        if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
+            raise BadInput(f"momentum must be a number in [0, 1), not {self.momentum!r}")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(parameters)
@@ -41,7 +43,12 @@ class Adam:
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
-        object.__setattr__(self, "betas", tuple(self.betas))
+        betas = tuple(self.betas) if isinstance(self.betas, tuple | list) else ()
+        if len(betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
+            raise BadInput(f"betas must be two numbers in [0, 1), not {self.betas!r}")
+        object.__setattr__(self, "betas", betas)
+        if self.warmup != 0:
+            whole_number("warmup", self.warmup)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(parameters)

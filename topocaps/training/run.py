@@ -75,6 +75,7 @@ class RunFolder:
         # what is written is compared with what was written: as JSON has it
         settings = json.loads(json.dumps({"schema": SCHEMA, **settings}))
         if self.recipe.exists():
+            make_folder(self.state.parent)
             before = read_json(self.recipe)
             changed = [
                 f"{key} was {old}, is now {new}"
@@ -88,13 +89,13 @@ class RunFolder:
                 )
             return
         make_folder(self.path)
-        make_folder(self.state.parent)
         versions = {
             "topocaps": __version__,
             "torch": torch.__version__,
             "numpy": numpy.__version__,
             "python": platform.python_version(),
         }
+        make_folder(self.state.parent)
         write_json(self.recipe, {**settings, "versions": versions})
 
 
@@ -126,7 +127,7 @@ def fit(
 
     ``epochs`` and ``batch`` are short for those of ``training``. With ``out``, a run folder is
     written, and the same call goes on where an unfinished one there was stopped. ``settings`` are
-    recorded with the run.
+    recorded with the run. Training is done on ``device``; the model is then back where it was.
     """
     training = replace(
         training,
@@ -154,17 +155,23 @@ def fit_together(
 ) -> list[Run]:
     """Train several models of one architecture as one program; each as ``fit`` would.
 
+    Training is done on ``device``; the models are then back where they came from.
+
     They may differ in topography and mu, and each has its own seed and, with ``outs``, its own run
     folder. Those that were stopped go on, together with those that were stopped at the same step.
     """
     sequences = Sequences.of(sequences)
     for model in models:
         check(model, sequences)
+    for seed in seeds:
+        if not 0 <= seed < 2**63:
+            raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
     where = choose_device(device)
     told = {
         **(settings or {}),
         "training": describe_training(training),
         "sequences": len(sequences),
+        "digest": sequences.digest(),
         "device": describe_device(where),
     }
     members = [
@@ -217,15 +224,20 @@ def _train_group(
         for member, one in zip(group, progress, strict=True):
             member.write_history(one)
 
-    progress = train(
-        [member.model.to(where) for member in group],
-        sequences,
-        training,
-        seeds=[member.seed for member in group],
-        states=[member.folder.state for member in group if member.folder is not None],
-        watcher=watcher,
-        on_epoch=on_epoch,
-    )
+    homes = [next(member.model.parameters()).device for member in group]
+    try:
+        progress = train(
+            [member.model.to(where) for member in group],
+            sequences,
+            training,
+            seeds=[member.seed for member in group],
+            states=[member.folder.state for member in group if member.folder is not None],
+            watcher=watcher,
+            on_epoch=on_epoch,
+        )
+    finally:
+        for member, home in zip(group, homes, strict=True):
+            member.model.to(home)
     runs = []
     for member, one in zip(group, progress, strict=True):
         if member.folder is not None:
@@ -270,7 +282,7 @@ def choose_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         where = torch.device(device)
-        torch.empty(1, device=where)
+        torch.zeros(1, device=where).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise BadInput(
             f"device {device!r} cannot be used here: {str(error).splitlines()[0]}"

@@ -36,10 +36,10 @@ class Bar:
     def __init__(self, label: str, console: Console) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[terms]}"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[terms]}"),
             console=console,
         )
         self._label = label
@@ -89,7 +89,7 @@ class Lines:
 def describe(terms: dict[str, Any]) -> str:
     """The bound and its parts, in nats a frame."""
     bound, log_px, kl_z, kl_u = (terms[name] for name in TERMS)
-    return f"elbo {bound:.1f} = log p {log_px:.1f} - kl z {kl_z:.1f} - kl u {kl_u:.1f}"
+    return f"elbo {bound:.1f} = {log_px:.1f} - kl z {kl_z:.1f} - kl u {kl_u:.1f}"
 
 
 def on_terminal(label: str) -> Watcher:
