@@ -62,9 +62,9 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def resumed(sequences):
+def resumed(sequences, optimiser):
     """Three epochs of 100 steps without a stop, and with one in the middle."""
-    training = tc.Training(tc.Sgd(1e-4), batch=8, epochs=3, epoch_size=800)
+    training = tc.Training(optimiser, batch=8, epochs=3, epoch_size=800)
     whole, parts, again = models(COLUMNS[:2]), models(COLUMNS[:2]), models(COLUMNS[:2])
     train(whole, sequences, training, seeds=[0, 1])
     with tempfile.TemporaryDirectory() as folder:
@@ -101,8 +101,8 @@ def main():
             "bounds of the two": [bound, same],
             "member against alone, 20 steps": distance(graph[1:2], alone),
         }
-    where, off = resumed(sequences)
-    found["resumed"] = {"where": where, "against unstopped": off}
+        where, off = resumed(sequences, optimiser)
+        found[name]["resumed"] = {"where": where, "against unstopped": off}
     for tf32 in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = tf32
         found[f"ms a step, {'tf32' if tf32 else 'fp32'}"] = {

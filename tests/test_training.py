@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 
@@ -200,6 +201,22 @@ def test_a_finished_run_is_not_trained_again_and_another_is_not_mixed_in(tmp_pat
         tc.fit(model(), frames(), training=ADAM, epochs=5, out=tmp_path, watcher=Silent())
 
 
+def test_a_finished_run_needs_no_state(tmp_path):
+    run = tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
+    shutil.rmtree(tmp_path / "state")
+    again = tc.fit(model(seed=5), frames(), training=ADAM, out=tmp_path, watcher=StopAt(1))
+    assert_same(weights(run.model), weights(again.model))
+    assert again.history == run.history
+
+
+def test_networks_may_share_a_module(tmp_path):
+    base = model()
+    shared = tc.TopographicVAE(base.z_given_x, base.z_given_x, base.x_given_t, TOPOGRAPHY)
+    run = tc.fit(shared, frames(), training=ADAM, out=tmp_path, watcher=Silent())
+    again = tc.TopographicVAE(base.z_given_x, base.z_given_x, base.x_given_t, TOPOGRAPHY)
+    assert_same(weights(tc.load(tmp_path, again)), weights(run.model))
+
+
 def test_loading_what_is_not_there_says_so(tmp_path):
     with pytest.raises(tc.BadInput, match="not a run folder"):
         tc.load(tmp_path)
@@ -237,6 +254,13 @@ def test_bad_sequences_leave_no_folder_behind(tmp_path, x, says):
     with pytest.raises(tc.BadInput, match=says):
         tc.fit(model(), x, training=ADAM, out=tmp_path / "run", watcher=Silent())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_another_precision_is_refused_with_a_sentence(tmp_path):
+    with pytest.raises(tc.BadInput, match="float32 on cpu, the model is"):
+        tc.fit(model().double(), frames(), training=ADAM, out=tmp_path / "run", watcher=Silent())
+    assert not (tmp_path / "run").exists()
+    assert model().double()(frames().double()).elbo.isfinite().all()
 
 
 def test_folders_and_devices_that_cannot_be_used(tmp_path):

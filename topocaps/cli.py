@@ -113,6 +113,8 @@ def traverse(
     shown = study.examples(held_out, each)
     figure = figures.traversals(finished.model, shown, held_out.names, window)
     path = out or finished.folder.figures / "traversal.png"
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder: name a file in it, such as {path / 'traversal.png'}")
     make_folder(path.parent)
     figures.save(figure, path)
     _out.print(str(path), soft_wrap=True)

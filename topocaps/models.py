@@ -134,6 +134,13 @@ class SequenceModel(nn.Module, ABC):
             )
         self.topography.check(x.shape[1])
         check_values(x, self.likelihood)
+        for parameter in self.parameters():
+            if (x.dtype, x.device) != (parameter.dtype, parameter.device):
+                raise BadInput(
+                    f"frames are {x.dtype} on {x.device}, the model is {parameter.dtype} on "
+                    f"{parameter.device}: move one to the other with .to(…)"
+                )
+            break
 
 
 def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:

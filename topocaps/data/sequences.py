@@ -38,6 +38,10 @@ class Sequences:
     moving: Tensor | None = None  # (sequences,), sorted
     cyclic: bool = False
 
+    def __post_init__(self) -> None:
+        if self.moving is not None and (self.moving.diff() < 0).any():
+            raise BadInput("sequences must be sorted by the factor that moves")
+
     @classmethod
     def of(cls, frames: Any) -> Sequences:
         """Your own array or tensor: (sequences, time, *frame), or Sequences as they are."""

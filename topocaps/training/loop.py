@@ -15,7 +15,7 @@ from topocaps.arithmetic import steady_arithmetic
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput, Interrupted, whole_number
 from topocaps.models import SequenceModel
-from topocaps.training.checkpoint import Progress, restore_states, save_states, step_of
+from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import Engine
 from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.watching import Silent, Watcher
@@ -74,11 +74,7 @@ def train(
 
     with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
-        finished = begun and all(step_of(path) >= steps for path in states)
-        engine = Engine(
-            models, sequences, seeds, training.optimiser, training.batch, training.clip,
-            captured=not finished,
-        )  # fmt: skip
+        engine = Engine(models, sequences, seeds, training.optimiser, training.batch, training.clip)
         if begun:
             progress = restore_states(states, engine)
         before, began = progress[0].seconds, time.monotonic()

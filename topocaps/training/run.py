@@ -183,8 +183,8 @@ def fit_together(
             member.folder.begin({**told, "model": member.model.config, "seed": member.seed})
     sequences = sequences.to(where)
     watcher = watcher or on_terminal("training")
-    runs: dict[int, Run] = {}
-    for group in _by_step(members).values():
+    runs = {id(m): m.finished(where) for m in members if m.folder and m.folder.weights.exists()}
+    for group in _by_step([m for m in members if id(m) not in runs]).values():
         for member, run in zip(
             group, _train_group(group, sequences, training, where, watcher), strict=True
         ):
@@ -197,6 +197,14 @@ class _Member:
     model: SequenceModel
     seed: int
     folder: RunFolder | None
+
+    def finished(self, where: torch.device) -> Run:
+        """The run that is in the folder already."""
+        assert self.folder is not None
+        load(self.folder.path, self.model)
+        history = self.folder.records()
+        device = describe_device(where)
+        return Run(self.model, history, history[-1]["seconds"], device, self.folder)
 
     def write_history(self, progress: Progress) -> None:
         if self.folder is not None:
@@ -242,9 +250,10 @@ def _train_group(
     for member, one in zip(group, progress, strict=True):
         if member.folder is not None:
             tensors = member.model.state_dict().items()
-            contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors}
-            write_atomically(member.folder.weights, save(contiguous))
+            # clones: networks that share a module share its memory, which the format refuses
+            clones = {name: value.detach().cpu().contiguous().clone() for name, value in tensors}
             member.write_history(one)
+            write_atomically(member.folder.weights, save(clones))
         device = describe_device(where)
         runs.append(Run(member.model, one.history, one.seconds, device, member.folder))
     return runs
