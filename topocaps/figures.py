@@ -31,8 +31,9 @@ TRAVERSAL_CAPTION = (
     "decoded from t₀ (bordered) alone, rolled one site a frame."
 )
 BY_LAG_CAPTION = (
-    "What it costs, over all factors, to predict the frame at each lag from t₀ rolled, against the sequence's own "
-    "mean frame (dashed), the best an invariant model can do. Shaded: frames t₀ has not seen."
+    "What it costs, over all factors, to predict the frame at each lag from t₀ rolled, against the "
+    "sequence's own mean frame (dashed), the best an invariant model can do. Shaded: frames t₀ has "
+    "not seen."
 )
 TOPOGRAPHY_CAPTION = (
     "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), "
