@@ -115,6 +115,25 @@ def test_a_fit_does_not_touch_the_callers_randomness():
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_models_of_one_seed_see_the_same_sequences(monkeypatch):
+    """So that a comparison is one of models: a VAE needs half the noise of a TVAE."""
+    seen = {}
+    for kind in (tc.TopographicVAE, tc.VAE):
+        shown = seen.setdefault(kind, [])
+
+        def choose(self, uniform, shown=shown):
+            shown.append(uniform)
+            return original(self, uniform)
+
+        original = tc.Sequences.choose
+        with monkeypatch.context() as patch:
+            patch.setattr(tc.Sequences, "choose", choose)
+            tc.fit(model(kind=kind), frames(), training=ADAM, watcher=Silent())
+    tvae, vae = seen.values()
+    assert len(tvae) == 20 and all(torch.equal(a, b) for a, b in zip(tvae, vae, strict=True))
+    assert not torch.equal(tvae[0], tvae[1])
+
+
 def test_projected_rows_stay_on_the_sphere():
     trained = tc.fit(model(norm="projected"), frames(), training=SGD, watcher=Silent()).model
     for name, weight in trained.named_parameters():

@@ -81,29 +81,32 @@ class Randomness(ABC):
 
 
 class HostRandomness(Randomness):
-    """A generator for each member."""
+    """Two generators for each member, for sequences and for noise.
+
+    Models of one seed see the same sequences, however much noise each of them needs.
+    """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.sequences = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        # generators of the CPU heed 32 bits of a seed: these must differ in those
+        self.noise = [torch.Generator(device).manual_seed(seed ^ 0x9E3779B9) for seed in seeds]
 
     def begin(self, step: Tensor) -> None:
         pass
 
     def uniform(self, *shape: int) -> Tensor:
-        return self._join(
-            [torch.rand(shape, generator=g, device=g.device) for g in self.generators]
-        )
+        return self._join([torch.rand(shape, generator=g, device=g.device) for g in self.sequences])
 
     def normal(self, like: Tensor) -> Tensor:
-        shape = like.shape if len(self.generators) == 1 else like.shape[1:]
-        drawn = [torch.randn(shape, generator=g, device=g.device) for g in self.generators]
-        return self._join(drawn)
+        shape = like.shape if len(self.noise) == 1 else like.shape[1:]
+        return self._join([torch.randn(shape, generator=g, device=g.device) for g in self.noise])
 
     def state(self, member: int) -> Tensor:
-        return self.generators[member].get_state()
+        return torch.stack([self.sequences[member].get_state(), self.noise[member].get_state()])
 
     def restore(self, member: int, state: Tensor) -> None:
-        self.generators[member].set_state(state)
+        self.sequences[member].set_state(state[0])
+        self.noise[member].set_state(state[1])
 
     @staticmethod
     def _join(parts: list[Tensor]) -> Tensor:
