@@ -117,7 +117,7 @@ def test_a_fit_does_not_touch_the_callers_randomness():
 
 def test_models_of_one_seed_see_the_same_sequences(monkeypatch):
     """So that a comparison is one of models: a VAE needs half the noise of a TVAE."""
-    seen = {}
+    seen, original = {}, tc.Sequences.choose
     for kind in (tc.TopographicVAE, tc.VAE):
         shown = seen.setdefault(kind, [])
 
@@ -125,7 +125,6 @@ def test_models_of_one_seed_see_the_same_sequences(monkeypatch):
             shown.append(uniform)
             return original(self, uniform)
 
-        original = tc.Sequences.choose
         with monkeypatch.context() as patch:
             patch.setattr(tc.Sequences, "choose", choose)
             tc.fit(model(kind=kind), frames(), training=ADAM, watcher=Silent())

@@ -105,8 +105,9 @@ class HostRandomness(Randomness):
         return torch.stack([self.sequences[member].get_state(), self.noise[member].get_state()])
 
     def restore(self, member: int, state: Tensor) -> None:
-        self.sequences[member].set_state(state[0])
-        self.noise[member].set_state(state[1])
+        # clones: set_state reads a view's storage from its start
+        self.sequences[member].set_state(state[0].clone())
+        self.noise[member].set_state(state[1].clone())
 
     @staticmethod
     def _join(parts: list[Tensor]) -> Tensor:
