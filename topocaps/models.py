@@ -48,6 +48,9 @@ class SequenceModel(nn.Module, ABC):
             None  #: what rebuilds it; None for networks of your own
         )
 
+    #: latents drawn for a frame: z alone, or z and u
+    DRAWN = 1
+
     @abstractmethod
     def posterior(self, x: Tensor) -> Posterior:
         """q(z|x), q(u|x)."""
@@ -162,6 +165,8 @@ class TopographicVAE(SequenceModel):
     ``mu`` is learned. The paper writes Z - mu and starts at 30, its code computes z + 30: with
     the paper's formula, start at -30.
     """
+
+    DRAWN = 2
 
     def __init__(
         self,

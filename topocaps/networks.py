@@ -63,11 +63,13 @@ class Linear(nn.Module):
             self.matrix.div_(_lengths(self.matrix))
 
     def forward(self, x: Tensor) -> Tensor:  # … inputs -> … outputs
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if weight.ndim == 2:
             return linear(x, weight, bias)
-        if len(weight) == 1:  # a stack of one
-            return linear(x, weight[0], bias[0])
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         rows = x.flatten(1, -2)  # models rows inputs
         return _StackedLinear.apply(rows, weight, bias).unflatten(1, x.shape[1:-1])
 
@@ -112,7 +114,9 @@ class GaussianEncoder(nn.Module):
         self.network, self.frame_axes, self.latent_shape = network, frame_axes, latent_shape
 
     def forward(self, x: Tensor) -> Normal:  # … *frame -> … capsules *shape
-        mean, log_variance = self.network(x.flatten(-self.frame_axes)).chunk(2, -1)
+        # products may be of a lower precision, distributions are not
+        outputs = self.network(x.flatten(-self.frame_axes)).to(x.dtype)
+        mean, log_variance = outputs.chunk(2, -1)
         return Normal(
             mean.unflatten(-1, self.latent_shape),
             log_variance.mul(0.5).exp().unflatten(-1, self.latent_shape),
@@ -146,7 +150,7 @@ class FrameDecoder(nn.Module):
     def forward(self, t: Tensor) -> Distribution:  # … capsules *shape -> … *frame
         t = t.flatten(-self.latent_axes)
         t = t - lead(self.centre, t)
-        outputs = self.network(t).unflatten(-1, self.frame_shape)
+        outputs = self.network(t).to(t.dtype).unflatten(-1, self.frame_shape)
         pixels = (
             Bernoulli(logits=outputs, validate_args=False)
             if self.likelihood is Likelihood.BERNOULLI

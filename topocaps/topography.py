@@ -78,6 +78,10 @@ class Topography:
         if self.window > frames:
             raise BadInput(f"window {self.window} is longer than the sequence of {frames} frames")
 
+    def is_small(self, frames: int) -> bool:
+        """Whether W of one capsule is simply multiplied, being small."""
+        return frames * math.prod(self.shape) <= SMALL
+
     def pool(self, energy: Tensor) -> Tensor:
         """W applied to u²: (batch, time, capsules, *shape) to the same shape.
 
@@ -122,7 +126,7 @@ class Topography:
         if self.window == 1 and self.degrees_of_freedom == 1:
             return energy.clone()
         frames = energy.shape[-len(self.shape) - 2]
-        if frames * math.prod(self.shape) <= SMALL:
+        if self.is_small(frames):
             return self._product(energy, frames, transposed)
         return self._running_sums(energy, transposed)
 
@@ -180,11 +184,16 @@ class TopographyStack:
         if any((t.capsules, t.shape) != (self.capsules, self.shape) for t in topographies):
             raise BadInput("models of one stack must have the same capsules and sites")
         alone = [replace(t, capsules=1).matrix(frames) for t in topographies]
-        self._w = torch.stack(alone)[:, None]  # models 1 (time site) (time site)
+        # models 1 (time site) (time site); a single model's tensors have no axis for the models
+        self._w = torch.stack(alone)[:, None] if len(alone) > 1 else alone[0]
+
+    def to(self, like: Tensor) -> TopographyStack:
+        """With W where ``like`` is, and of its kind."""
+        self._w = self._w.to(like.device, like.dtype)
+        return self
 
     def pool(self, energy: Tensor) -> Tensor:
         """W applied to u²: (models, batch, time, capsules, *shape) to the same shape."""
-        self._w = self._w.to(energy.device, energy.dtype)
         time, capsule = -len(self.shape) - 2, -len(self.shape) - 1
         rows = energy.transpose(time, capsule)
         pooled = rows.flatten(capsule) @ self._w.mT

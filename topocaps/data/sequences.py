@@ -1,12 +1,13 @@
-"""Sequences held as images and the order in which to show them."""
+"""Sequences to learn from: how they are drawn, shown, and kept as a fixed set to measure on."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,8 +24,89 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Rows of ``order`` are sequences: indices of the images they show.
+class SequenceSet(ABC):
+    """Sequences of frames that are made, where their images are, from a short *script*.
+
+    A script says for every frame what it shows, in whole numbers: (…, time, …). Random numbers
+    choose scripts, ``show`` turns them into frames; both work on any device and for any number of
+    axes in front, so that the sequences of a whole stack of models are one call.
+    """
+
+    images: Tensor
+
+    #: random numbers that choose one sequence
+    NUMBERS = 3
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Of the factors."""
+
+    @property
+    @abstractmethod
+    def frames(self) -> int:
+        """In a sequence."""
+
+    @property
+    @abstractmethod
+    def frame_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def fewest(self) -> int:
+        """Sequences of the rarest moving factor."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def choose(self, uniform: Tensor) -> Tensor:
+        """Random scripts from random numbers, (…, NUMBERS) in [0, 1)."""
+
+    @abstractmethod
+    def show(self, script: Tensor) -> Batch:
+        """The frames and factors of scripts."""
+
+    @abstractmethod
+    def fixed(self) -> Tensor:
+        """The scripts of all sequences, in order."""
+
+    @abstractmethod
+    def balanced(self, each: int | None, seed: int) -> SequenceSet:
+        """A fixed set: ``each`` sequences of every moving factor (as many as the rarest has).
+
+        Started at random frames that are then part of the set, so that everyone measures the same.
+        """
+
+    def draw(self, count: int, generator: torch.Generator) -> Batch:
+        """``count`` random sequences."""
+        uniform = torch.rand(count, self.NUMBERS, generator=generator, device=generator.device)
+        return self.show(self.choose(uniform))
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All sequences, in order."""
+        for script in self.fixed().split(size):
+            yield self.show(script)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same sequences with everything on ``device``."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(
+            self, **{k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
+        )
+
+    def digest(self) -> str:
+        """A fingerprint of what is shown and in which order, so that data are not mixed up."""
+        found = hashlib.blake2b(digest_size=8)
+        for part in (self.images, self.fixed()):
+            found.update(str((part.dtype, tuple(part.shape))).encode())
+            found.update(part.cpu().contiguous().numpy().data)
+        return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class Sequences(SequenceSet):
+    """Sequences held as images and the order to show them in: rows of ``order`` are indices.
 
     ``moving`` says for each sequence which factor runs through its values; a draw first chooses
     the factor, so that each is seen equally often, then a sequence, then, where sequences are
@@ -42,10 +124,10 @@ class Sequences:
         if self.moving is not None and (self.moving.diff() < 0).any():
             raise BadInput("sequences must be sorted by the factor that moves")
 
-    @classmethod
-    def of(cls, frames: Any) -> Sequences:
-        """Your own array or tensor: (sequences, time, *frame), or Sequences as they are."""
-        if isinstance(frames, Sequences):
+    @staticmethod
+    def of(frames: Any) -> SequenceSet:
+        """Your own array or tensor: (sequences, time, *frame); sequences as they are."""
+        if isinstance(frames, SequenceSet):
             return frames
         try:
             x = torch.as_tensor(frames)
@@ -60,7 +142,7 @@ class Sequences:
         if x.dtype == torch.uint8 and x.max() <= 1:
             raise BadInput("bytes mean 0-255, and these are all 0 or 1: pass them as bool or float")
         x = x if x.dtype == torch.uint8 else x.float()
-        return cls(x.flatten(0, 1), torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2]))
+        return Sequences(x.flatten(0, 1), torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2]))
 
     def __len__(self) -> int:
         return len(self.order)
@@ -75,34 +157,9 @@ class Sequences:
 
     @property
     def fewest(self) -> int:
-        """Sequences of the rarest moving factor."""
         return int(self._counts.min())
 
-    def digest(self) -> str:
-        """A fingerprint of what is shown and in which order, so that data are not mixed up."""
-        found = hashlib.blake2b(digest_size=8)
-        for part in (self.images, self.order):
-            found.update(str((part.dtype, tuple(part.shape))).encode())
-            found.update(part.cpu().contiguous().numpy().data)
-        return found.hexdigest()
-
-    def to(self, device: torch.device | str) -> Sequences:
-        """The same sequences with everything on ``device``."""
-        return replace(
-            self,
-            images=self.images.to(device),
-            order=self.order.to(device),
-            factors=None if self.factors is None else self.factors.to(device),
-            moving=None if self.moving is None else self.moving.to(device),
-        )
-
-    def draw(self, count: int, generator: torch.Generator) -> Batch:
-        """``count`` random sequences."""
-        uniform = torch.rand(count, 3, generator=generator, device=generator.device)
-        return self.show(self.choose(uniform))
-
-    def choose(self, uniform: Tensor) -> Tensor:
-        """Random sequences from random numbers, (…, 3) in [0, 1): image indices (…, time)."""
+    def choose(self, uniform: Tensor) -> Tensor:  # … 3 -> … time
         group, row, start = uniform.double().unbind(-1)
         counts = self._counts.to(uniform.device)
         chosen = (group * len(counts)).long()
@@ -116,11 +173,10 @@ class Sequences:
             time = (time + start[..., None]) % self.frames
         return self.order.to(rows.device)[rows[..., None], time]
 
-    def balanced(self, each: int | None, seed: int) -> Sequences:
-        """A fixed set: ``each`` sequences of every moving factor (as many as the rarest has).
+    def fixed(self) -> Tensor:
+        return self.order
 
-        Started at random frames that are then part of the set, so that everyone measures the same.
-        """
+    def balanced(self, each: int | None, seed: int) -> Sequences:
         generator = torch.Generator().manual_seed(seed)
         counts = self._counts
         each = min(self.fewest, each or len(self))
@@ -134,17 +190,11 @@ class Sequences:
         order = self._order_from(chosen, start)
         return replace(self, order=order, moving=moving, cyclic=False)
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """All sequences, in order."""
-        for order in self.order.split(size):
-            yield self.show(order)
-
-    def show(self, order: Tensor) -> Batch:
-        """The frames and factors of image indices (batch, time)."""
-        order = order.to(self.images.device)
-        x = self.images[order]
+    def show(self, script: Tensor) -> Batch:
+        script = script.to(self.images.device)
+        x = self.images[script]
         x = x.float().div_(255) if x.dtype == torch.uint8 else x
-        return Batch(x, None if self.factors is None else self.factors[order])
+        return Batch(x, None if self.factors is None else self.factors[script])
 
     @functools.cached_property
     def _counts(self) -> Tensor:

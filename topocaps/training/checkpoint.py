@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -25,46 +24,35 @@ class Progress:
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)  # of the terms, over this epoch so far
     history: list[dict[str, float]] = field(default_factory=list)  # a record for every epoch
+    failed: str | None = None  # since when and why it is no longer finite
 
 
 def save_states(paths: Sequence[Path], progress: Sequence[Progress], engine: Engine) -> None:
-    """A file for each member: it can go on alone as well as in the stack it was trained in."""
-    stack = engine.stack
-    for member, path in enumerate(paths):
-        tensors: dict[str, Tensor] = {"rng": engine.randomness.state(member)}
-        for name, parameter in stack.model.named_parameters():
-            tensors[f"model.{name}"] = stack.of_member(parameter, member)
-            for key, value in engine.optimiser.state.get(parameter, {}).items():
-                tensors[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
-        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        metadata = {"progress": json.dumps(vars(progress[member]))}
-        write_atomically(path, save(tensors, metadata=metadata))
+    """A file for each model: it can go on alone as well as in the company it was trained in.
+
+    Of one that has failed, the last good state is kept.
+    """
+    for place, path in enumerate(paths):
+        if not progress[place].failed:
+            tensors = {
+                name: value.cpu().contiguous() for name, value in engine.state(place).items()
+            }
+            metadata = {"progress": json.dumps(vars(progress[place]))}
+            write_atomically(path, save(tensors, metadata=metadata))
 
 
-@torch.no_grad()
 def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
-    """Put everything back, in place (a graph knows where things are); where each member stands."""
-    stack = engine.stack
+    """Put everything back; where each model stands."""
     read = [_read(path) for path in paths]
     progress = [p for p, _ in read]
     if len({p.step for p in progress}) > 1:
         raise BadInput("the runs of this stack stand at different steps: go on with each by itself")
-    for member, (path, (_, tensors)) in enumerate(zip(paths, read, strict=True)):
-        names = {f"model.{name}" for name, _ in stack.model.named_parameters()}
-        if not names | {"rng"} <= tensors.keys():
+    for place, (path, (_, tensors)) in enumerate(zip(paths, read, strict=True)):
+        shapes = {name: value.shape for name, value in tensors.items()}
+        wanted = {name: value.shape for name, value in engine.state(place).items()}
+        if any(shapes.get(name) != shape for name, shape in wanted.items()):
             raise BadInput(f"{path} is the state of a model with other networks")
-        engine.randomness.restore(member, tensors["rng"])
-        for name, parameter in stack.model.named_parameters():
-            stack.of_member(parameter, member).copy_(tensors[f"model.{name}"])
-    for name, parameter in stack.model.named_parameters():
-        for key in [k for k in read[0][1] if k.startswith("optimiser.")]:
-            _, moment, of = key.split(".", 2)
-            if of == name:
-                parts = [tensors[key].to(parameter.device) for _, tensors in read]
-                alone = len(parts) == 1 or moment == "step"  # steps are counted once for all
-                value = parts[0] if alone else torch.stack(parts)
-                held = engine.optimiser.state[parameter]
-                held[moment] = held[moment].copy_(value) if moment in held else value
+        engine.restore(place, tensors)
     return progress
 
 

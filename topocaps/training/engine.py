@@ -1,4 +1,4 @@
-"""The engine: a stack of models, their sequences and their noise as one step that repeats.
+"""The engine: stacks of models, their sequences and their noise as one step that repeats.
 
 On a GPU the whole step (data, forward, backward, update, statistics) is captured in a CUDA graph
 and nothing happens on the host but its replay; elsewhere the same lines run one by one.
@@ -7,126 +7,127 @@ and nothing happens on the host but its replay; elsewhere the same lines run one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from topocaps.data.sequences import Sequences
-from topocaps.errors import NonFinite
+from topocaps.data.sequences import SequenceSet
 from topocaps.models import SequenceModel
-from topocaps.networks import lead
-from topocaps.training.optimisers import Adam, Sgd
-from topocaps.training.stack import DeviceRandomness, Stack, randomness
+from topocaps.training.descent import Descent, Factored, Plain, side_by_side
+from topocaps.training.settings import Training
+from topocaps.training.stack import (
+    DeviceRandomness,
+    Randomness,
+    Stack,
+    by_architecture,
+    randomness,
+)
 from topocaps.training.watching import TERMS
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
+WORTH_COMPILING = 20_000  # steps: compiling takes half a minute and then saves a millisecond each
 
 
 class Engine:
-    """Trains ``models`` of one architecture together; each sees what its own seed decides."""
+    """Trains ``models`` together; each sees what its own seed decides.
+
+    Models of one architecture are one stack; stacks run side by side in one program.
+    """
 
     def __init__(
         self,
         models: Sequence[SequenceModel],
-        sequences: Sequences,
+        sequences: SequenceSet,
         seeds: Sequence[int],
-        optimiser: Sgd | Adam,
-        batch: int,
-        clip: float | None = None,
+        training: Training,
+        *,
         captured: bool = True,
+        compiled: bool = False,
     ) -> None:
-        self.stack = Stack(models, sequences.frames)
-        self.sequences, self.batch, self.clip = sequences, batch, clip
+        self.sequences, self.training = sequences, training
         self.device = sequences.images.device
-        self.optimiser = optimiser.build(self.stack.model.parameters())
-        self.randomness = randomness(seeds, self.device)
-        self.parameters = dict(self.stack.model.named_parameters())
+        # what sequences work out once, they work out here: not in a graph, where they must not wait
+        sequences.choose(torch.zeros(1, sequences.NUMBERS, device=self.device))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.sums = torch.zeros(len(models), len(TERMS), dtype=torch.float64, device=self.device)
-        # the first step at which a term, or a parameter's gradient, was not finite; 0 is never
-        watched = len(TERMS) + len(self.parameters)
-        self.failed = torch.zeros(len(models), watched, dtype=torch.int64, device=self.device)
+        self.parts = [
+            _Part(Stack([models[n] for n in places], sequences.frames), places, seeds, self)
+            for places in by_architecture(models)
+        ]
+        self._streams = [
+            torch.cuda.Stream() for _ in self.parts if self.device.type == "cuda" and self.parts[1:]
+        ]
+        if compiled:
+            for part in self.parts:
+                part.compile()
         # a graph cannot carry generators on, so it needs numbers that are counted
-        captured = captured and isinstance(self.randomness, DeviceRandomness)
-        self._repeat = self._capture() if captured else self._step
+        counted = all(isinstance(part.randomness, DeviceRandomness) for part in self.parts)
+        self._repeat = self._capture() if captured and counted else self._step
         #: steps between looks at the statistics: a look waits for the device
         self.stride = 1 if self.device.type == "cpu" else 100
 
     def advance(self, first: int, rates: Sequence[float]) -> list[dict[str, float]]:
         """A step for each learning rate, from step number ``first`` on; the sums of the terms."""
         self.step.fill_(first - 1)
-        self.sums.zero_()
+        for part in self.parts:
+            part.sums.zero_()
         for rate in rates:
-            self._set_rate(rate)
+            for part in self.parts:
+                part.descent.set_rate(rate)
             self._repeat()
-        found = [dict(zip(TERMS, values, strict=True)) for values in self.sums.tolist()]
-        if self.failed.any():
-            raise NonFinite(self._failure())
+        found = {}
+        for part in self.parts:
+            for place, values in zip(part.places, part.sums.tolist(), strict=True):
+                found[place] = dict(zip(TERMS, values, strict=True))
+        return [found[place] for place in sorted(found)]
+
+    def failures(self) -> dict[int, str]:
+        """Which models are no longer finite: since which step, and in which term."""
+        return {place: why for part in self.parts for place, why in part.failures().items()}
+
+    def state(self, place: int) -> dict[str, Tensor]:
+        """Everything a model needs to go on, as tensors of its own."""
+        part, member = self._find(place)
+        stack, found = part.stack, {"rng": part.randomness.state(member)}
+        for name, parameter in stack.model.named_parameters():
+            found[f"model.{name}"] = stack.of_member(parameter, member)
+            for key, value in part.descent.moments(name).items():
+                found[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
         return found
 
-    def _set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+    @torch.no_grad()
+    def restore(self, place: int, state: dict[str, Tensor]) -> None:
+        """Put a model's state back, in place: a graph knows where things are."""
+        part, member = self._find(place)
+        part.randomness.restore(member, state["rng"])
+        for name, parameter in part.stack.model.named_parameters():
+            part.stack.of_member(parameter, member).copy_(state[f"model.{name}"])
+            for key in state:
+                kind, _, rest = key.partition(".")
+                moment, _, of = rest.partition(".")
+                if kind == "optimiser" and of == name:
+                    held = part.descent.moment(name, moment)
+                    part.stack.of_member(held, member).copy_(state[key])
+        part.descent.refresh()
+
+    def write_back(self) -> None:
+        """Give the models what the stacks have learned."""
+        for part in self.parts:
+            part.stack.write_back()
+
+    def _find(self, place: int) -> tuple[_Part, int]:
+        part = next(part for part in self.parts if place in part.places)
+        return part, part.places.index(place)
 
     def _step(self) -> None:
-        """One step up the bound for every member (Eq. 12)."""
+        """One step up the bound for every model (Eq. 12)."""
         self.step += 1
-        self.randomness.begin(self.step)
-        chosen = self.sequences.choose(self.randomness.uniform(self.batch, 3))
-        evidence = self.stack.model.evidence(self.sequences.show(chosen).x, self.randomness.normal)
-        terms = torch.stack(
-            [getattr(evidence, name).flatten(-2).mean(-1).reshape(-1) for name in TERMS], 1
-        )  # member term
-        self.optimiser.zero_grad()
-        (-terms[:, TERMS.index("elbo")]).sum().backward()
-        self._record(terms.detach())
-        self.optimiser.step()
-        self.stack.model.project()
-
-    @torch.no_grad()
-    def _record(self, terms: Tensor) -> None:
-        """Keep the statistics; shorten gradients where they are to be clipped."""
-        self.sums += terms
-        watched = [terms.isfinite()]
-        if self.clip is not None or self.device.type == "cpu":
-            squares = torch.stack(
-                [
-                    terms.new_zeros(len(self.stack)) if p.grad is None
-                    else p.grad.reshape(len(self.stack), -1).square().sum(1)
-                    for p in self.parameters.values()
-                ],
-                1,
-            )  # member parameter  # fmt: skip
-            watched.append(squares.isfinite())
-            if self.clip is not None:
-                factor = (self.clip / squares.sum(1).sqrt()).clamp(max=1)
-                factor = factor if len(self.stack) > 1 else factor[0]
-                for parameter in self.parameters.values():
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(lead(factor, parameter.grad))
-        finite = torch.cat(watched, 1)
-        failed = self.failed[:, : finite.shape[1]]
-        failed.copy_(torch.where(finite | (failed > 0), failed, self.step))
-
-    def _failure(self) -> str:
-        """Who failed first, in which term, at which step."""
-        failed = self.failed.cpu()
-        step = int(failed[failed > 0].min())
-        at = failed == step
-        member = int(at.any(1).nonzero()[0])
-        # what depends on another is named after it: the bound, and what is decoded, come last
-        parts = [*reversed(range(len(TERMS))), *range(len(TERMS), failed.shape[1])]
-        which = next(n for n in parts if at[member, n])
-        names = [*TERMS, *(f"the gradient of {name}" for name in self.parameters)]
-        whose = f"model {member} of {len(self.stack)}: " if len(self.stack) > 1 else ""
-        return f"{whose}{names[which]} is not finite at step {step}; {_ADVICE}"
+        side_by_side([part.advance for part in self.parts], self._streams)
 
     def _capture(self) -> Callable[[], None]:
         """The step as a CUDA graph. The steps that warm it up leave no trace."""
-        before = [p.detach().clone() for p in self.parameters.values()]
+        parameters = [p for part in self.parts for p in part.stack.model.parameters()]
+        before = [p.detach().clone() for p in parameters]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -137,11 +138,70 @@ class Engine:
         with torch.cuda.graph(graph):
             self._step()
         with torch.no_grad():
-            for parameter, value in zip(self.parameters.values(), before, strict=True):
+            for parameter, value in zip(parameters, before, strict=True):
                 parameter.copy_(value)
-            for moments in self.optimiser.state.values():
-                for moment in moments.values():
-                    if isinstance(moment, Tensor):
-                        moment.zero_()
-        self.failed.zero_()
+        for part in self.parts:
+            part.descent.forget()
+            part.failed.zero_()
         return graph.replay
+
+
+class _Part:
+    """A stack in an engine: its random numbers, its descent, its statistics."""
+
+    def __init__(
+        self, stack: Stack, places: Sequence[int], seeds: Sequence[int], engine: Engine
+    ) -> None:
+        training, device = engine.training, engine.device
+        self.stack, self.places, self.engine = stack, list(places), engine
+        self.randomness: Randomness = randomness([seeds[n] for n in places], device)
+        kind = Factored if Factored.suits(stack, training) else Plain
+        self.descent: Descent = kind(stack, training)
+        self.sums = torch.zeros(len(stack), len(TERMS), dtype=torch.float64, device=device)
+        # the first step at which a term, or a parameter's gradient, was not finite; 0 is never
+        watched = len(TERMS) + len(self.descent.watched)
+        self.failed = torch.zeros(len(stack), watched, dtype=torch.int64, device=device)
+        self.record: Any = _record
+
+    def compile(self) -> None:
+        self.descent.compile()
+        self.record = torch.compile(_record, dynamic=False)
+
+    def advance(self) -> None:
+        """One step for every member."""
+        engine, model = self.engine, self.stack.model
+        self.randomness.begin(engine.step)
+        sequences, batch = engine.sequences, engine.training.batch
+        uniform = self.randomness.uniform(batch, sequences.NUMBERS)
+        topography = model.topography
+        latent = (batch, sequences.frames, topography.capsules, *topography.shape)
+        noise = [self.randomness.normal(*latent) for _ in range(model.DRAWN)]
+        terms, squares = self.descent.step(sequences, uniform, noise)
+        self.record(terms, squares, engine.step, self.sums, self.failed)
+
+    def failures(self) -> dict[int, str]:
+        if not self.failed.any():
+            return {}
+        names = [*TERMS, *(f"the gradient of {name}" for name in self.descent.watched)]
+        # what depends on another is named after it: the bound, and what is decoded, come last
+        parts = [*reversed(range(len(TERMS))), *range(len(TERMS), len(names))]
+        found = {}
+        for place, failed in zip(self.places, self.failed.tolist(), strict=True):
+            if any(failed):
+                step = min(n for n in failed if n)
+                which = next(n for n in parts if failed[n] == step)
+                found[place] = f"{names[which]} is not finite at step {step}; {_ADVICE}"
+        return found
+
+
+@torch.no_grad()
+def _record(
+    terms: Tensor, squares: Tensor | None, step: Tensor, sums: Tensor, failed: Tensor
+) -> None:
+    """Add to the sums; note the step at which something was not finite for the first time."""
+    sums += terms
+    finite = terms.isfinite()
+    if squares is not None:
+        finite = torch.cat([finite, squares.isfinite()], 1)
+    failed = failed[:, : finite.shape[1]]
+    failed.copy_(torch.where(finite | (failed > 0), failed, step))

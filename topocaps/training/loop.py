@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from topocaps.arithmetic import steady_arithmetic
-from topocaps.data.sequences import Sequences
-from topocaps.errors import BadInput, Interrupted, whole_number
+from topocaps.data.sequences import SequenceSet
+from topocaps.errors import Interrupted, NonFinite
 from topocaps.models import SequenceModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
-from topocaps.training.engine import Engine
-from topocaps.training.optimisers import Adam, Sgd
+from topocaps.training.engine import WORTH_COMPILING, Engine
+from topocaps.training.settings import Training
 from topocaps.training.watching import Silent, Watcher
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a model is trained: ``epochs`` of ``epoch_size`` sequences in batches of ``batch``.
-
-    Without an ``epoch_size``, an epoch is as many sequences as there are.
-    """
-
-    optimiser: Sgd | Adam = field(default_factory=Adam)
-    batch: int = 8
-    epochs: int = 100
-    epoch_size: int | None = None
-    clip: float | None = None  #: largest norm of the gradient
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "epochs", "epoch_size"):
-            value = getattr(self, name)
-            if name != "epoch_size" or value is not None:
-                object.__setattr__(self, name, whole_number(name, value))
-        if self.clip is not None and not self.clip > 0:
-            raise BadInput(f"clip must be above 0, not {self.clip}")
-
-    def steps_per_epoch(self, sequences: Sequences) -> int:
-        return math.ceil((self.epoch_size or len(sequences)) / self.batch)
 
 
 def train(
     models: Sequence[SequenceModel],
-    sequences: Sequences,
+    sequences: SequenceSet,
     training: Training,
     *,
     seeds: Sequence[int] = (0,),
@@ -56,11 +29,14 @@ def train(
     watcher: Watcher | None = None,
     on_epoch: Callable[[list[Progress]], None] | None = None,
 ) -> list[Progress]:
-    """Train models of one architecture as one program, where they are.
+    """Train models as one program, where they are.
 
     Sequences and noise of each come from its seed alone, so that a model trains the same in any
     company. With ``states`` (a file for each), a state is saved after every epoch and when the
     user interrupts, after the step in hand is done; from it the run goes on bit for bit.
+
+    A model that is no longer finite is said to have ``failed`` in its progress and is saved no
+    more; the others go on. When all have, that is an error.
     """
     watcher = watcher or Silent()
     steps_per_epoch = training.steps_per_epoch(sequences)
@@ -72,9 +48,18 @@ def train(
             one.seconds = before + time.monotonic() - began
         save_states(states, progress, engine)
 
+    def look_for_failures() -> None:
+        for place, why in engine.failures().items():
+            progress[place].failed = progress[place].failed or why
+        if all(one.failed for one in progress):
+            raise NonFinite(progress[0].failed or "")
+
     with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
-        engine = Engine(models, sequences, seeds, training.optimiser, training.batch, training.clip)
+        engine = Engine(
+            models, sequences, seeds, training,
+            compiled=sequences.images.is_cuda and steps >= WORTH_COMPILING,
+        )  # fmt: skip
         if begun:
             progress = restore_states(states, engine)
         before, began = progress[0].seconds, time.monotonic()
@@ -85,15 +70,18 @@ def train(
                 count = min(engine.stride, steps_per_epoch - step % steps_per_epoch)
                 rates = [training.optimiser.lr_at(step + n, steps) for n in range(count)]
                 sums = engine.advance(step + 1, rates)
+                look_for_failures()
                 step += count
-                for one, found in zip(progress, sums, strict=True):
+                going = [(o, f) for o, f in zip(progress, sums, strict=True) if not o.failed]
+                for one, found in going:
                     one.step = step
                     for name, value in found.items():
                         one.sums[name] = one.sums.get(name, 0.0) + value
-                watcher.step(step, {name: total / count for name, total in sums[0].items()})
+                shown, latest = going[0]
+                watcher.step(step, {name: total / count for name, total in latest.items()})
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
-                    for one in progress:
+                    for one, _ in going:
                         means = {name: total / steps_per_epoch for name, total in one.sums.items()}
                         record = {"epoch": step // steps_per_epoch, "step": step, **means}
                         one.history.append({**record, "seconds": round(seconds, 3)})
@@ -101,13 +89,13 @@ def train(
                     save()
                     if on_epoch is not None:
                         on_epoch(progress)
-                    watcher.epoch(progress[0].history[-1])
+                    watcher.epoch(shown.history[-1])
                 if interrupted.is_set() and step < steps:
                     save()
                     raise Interrupted(f"stopped after step {step} of {steps}")
         finally:
             watcher.finish()
-            engine.stack.write_back()
+            engine.write_back()
     return progress
 
 

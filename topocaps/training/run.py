@@ -14,12 +14,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from topocaps.data.sequences import Sequences
+from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import SequenceModel, build, check_values
 from topocaps.training.checkpoint import Progress, step_of
-from topocaps.training.loop import Training, train
+from topocaps.training.loop import train
+from topocaps.training.settings import Training
 from topocaps.training.watching import Watcher, on_terminal
 from topocaps.version import __version__
 
@@ -223,7 +224,7 @@ def _by_step(members: Sequence[_Member]) -> dict[int, list[_Member]]:
 
 def _train_group(
     group: Sequence[_Member],
-    sequences: Sequences,
+    sequences: SequenceSet,
     training: Training,
     where: torch.device,
     watcher: Watcher,
@@ -277,10 +278,10 @@ def load(run: str | Path, model: SequenceModel | None = None) -> SequenceModel:
     return model.eval()
 
 
-def check(model: SequenceModel, sequences: Sequences) -> None:
+def check(model: SequenceModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
     images = sequences.images
-    model.check(sequences.show(sequences.order[:1]).x)
+    model.check(next(sequences.batches(1)).x)
     if images.is_floating_point():
         check_values(images, model.likelihood)
 

@@ -22,16 +22,16 @@ class Stack:
     """
 
     def __init__(self, members: Sequence[SequenceModel], frames: int) -> None:
-        self.members = list(members)
+        self.members, self.frames = list(members), frames
         self.model = self.members[0]
         if len(self.members) == 1:
             return
-        shapes = [[(n, p.shape) for n, p in m.named_parameters()] for m in self.members]
-        if any(other != shapes[0] for other in shapes):
+        if len(by_architecture(members)) > 1:
             raise BadInput("models of one stack must have the same networks")
         self.model = copy.deepcopy(self.members[0])
         topographies = [m.topography for m in self.members]
-        self.model.topography = TopographyStack(topographies, frames)  # type: ignore[assignment]
+        parameter = next(self.model.parameters())
+        self.model.topography = TopographyStack(topographies, frames).to(parameter)  # type: ignore[assignment]
         for name, _ in self.members[0].named_parameters():
             together = torch.stack([m.get_parameter(name).detach() for m in self.members])
             _set(self.model, name, nn.Parameter(together))
@@ -48,10 +48,32 @@ class Stack:
     @torch.no_grad()
     def write_back(self) -> None:
         """Give the members the parameters that the stack has learned."""
-        if len(self) > 1:
-            for name, parameter in self.model.named_parameters():
-                for member, value in zip(self.members, parameter, strict=True):
-                    member.get_parameter(name).copy_(value)
+        for name, parameter in self.model.named_parameters():
+            if len(self) == 1:
+                parameter.data = parameter.data.contiguous()
+                continue
+            for member, value in zip(self.members, parameter, strict=True):
+                member.get_parameter(name).copy_(value)
+
+
+def by_architecture(models: Sequence[SequenceModel]) -> list[list[int]]:
+    """The places of models that can be one stack: the same networks, capsules and sites."""
+    groups: dict[object, list[int]] = {}
+    for place, model in enumerate(models):
+        kind = tuple((type(module), _settings(module)) for module in model.modules())
+        shapes = tuple((name, p.shape) for name, p in model.named_parameters())
+        lattice = (model.topography.capsules, model.topography.shape)
+        groups.setdefault((kind, shapes, lattice), []).append(place)
+    return list(groups.values())
+
+
+def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """What a module was told, apart from tensors and other modules."""
+    return tuple(
+        (name, value)
+        for name, value in vars(module).items()
+        if isinstance(value, str | int | float | bool | tuple)
+    )
 
 
 class Randomness(ABC):
@@ -69,8 +91,8 @@ class Randomness(ABC):
         """In [0, 1)."""
 
     @abstractmethod
-    def normal(self, like: Tensor) -> Tensor:
-        """Standard normal, shaped like ``like``."""
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal."""
 
     @abstractmethod
     def state(self, member: int) -> Tensor:
@@ -97,8 +119,7 @@ class HostRandomness(Randomness):
     def uniform(self, *shape: int) -> Tensor:
         return self._join([torch.rand(shape, generator=g, device=g.device) for g in self.sequences])
 
-    def normal(self, like: Tensor) -> Tensor:
-        shape = like.shape if len(self.noise) == 1 else like.shape[1:]
+    def normal(self, *shape: int) -> Tensor:
         return self._join([torch.randn(shape, generator=g, device=g.device) for g in self.noise])
 
     def state(self, member: int) -> Tensor:
@@ -126,8 +147,8 @@ class DeviceRandomness(Randomness):
     def uniform(self, *shape: int) -> Tensor:
         return self._draw(shape, normal=False)
 
-    def normal(self, like: Tensor) -> Tensor:
-        return self._draw(like.shape if len(self.seeds) == 1 else like.shape[1:], normal=True)
+    def normal(self, *shape: int) -> Tensor:
+        return self._draw(shape, normal=True)
 
     def _draw(self, shape: Sequence[int], normal: bool) -> Tensor:
         from topocaps.training import kernels  # needs a GPU and Triton

@@ -1,0 +1,42 @@
+"""How models are trained, as data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.errors import BadInput, whole_number
+from topocaps.training.optimisers import Adam, Sgd
+from topocaps.training.precision import Precision
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained: ``epochs`` of ``epoch_size`` sequences in batches of ``batch``.
+
+    Without an ``epoch_size``, an epoch is as many sequences as there are.
+    """
+
+    optimiser: Sgd | Adam = field(default_factory=Adam)
+    batch: int = 8
+    epochs: int = 100
+    epoch_size: int | None = None
+    clip: float | None = None  #: largest norm of the gradient
+    precision: Precision = Precision.FP32  #: of products
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "epochs", "epoch_size"):
+            value = getattr(self, name)
+            if name != "epoch_size" or value is not None:
+                object.__setattr__(self, name, whole_number(name, value))
+        if self.clip is not None and not self.clip > 0:
+            raise BadInput(f"clip must be above 0, not {self.clip}")
+        try:
+            object.__setattr__(self, "precision", Precision(self.precision))
+        except ValueError:
+            known = ", ".join(Precision)
+            raise BadInput(f"precision must be one of {known}, not {self.precision!r}") from None
+
+    def steps_per_epoch(self, sequences: SequenceSet) -> int:
+        return math.ceil((self.epoch_size or len(sequences)) / self.batch)
