@@ -11,9 +11,14 @@ from topocaps import cli
 TINY = ["--epochs", "2", "--set", "resolution=8", "--set", "epoch_size=24", "--set", "hidden=16"]
 
 
+def measure_few(patch):
+    patch.setattr("topocaps.study.SOME", 10)
+    patch.setattr("topocaps.recipes.data.SOME", 10)
+
+
 @pytest.fixture(autouse=True)
 def _small_evaluation(monkeypatch):
-    monkeypatch.setattr("topocaps.study.EVALUATED_OF_EACH", 10)
+    measure_few(monkeypatch)
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ def trained(tmp_path_factory):
     """One finished run for the commands that need one."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     patch = pytest.MonkeyPatch()
-    patch.setattr("topocaps.study.EVALUATED_OF_EACH", 10)
+    measure_few(patch)
     patch.setattr("sys.argv", ["topocaps", "train", "sprites/tvae", "--out", str(folder), *TINY])
     with pytest.raises(SystemExit) as left:
         cli.main()

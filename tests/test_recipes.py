@@ -1,6 +1,7 @@
 """Recipes are data, and what is changed in them is checked."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -18,8 +19,38 @@ def test_every_recipe_builds_describes_itself_and_has_frames_to_predict(recipe):
         assert torch.equal(one, other)
     other = recipe.build((1, 32, 32), seed=1)
     assert not torch.equal(list(other.parameters())[-1], list(model.parameters())[-1])
+    frames = math.prod(recipe.topography.shape)
     window = recipe.unseen_window or recipe.topography.window
-    assert tc.metrics.unseen_lags(window, 15)
+    assert tc.metrics.unseen_lags(window, frames) or recipe.topography.window == frames
+
+
+PAPERS = [r for r in RECIPES.values() if "camera-ready" in r.name or "submission" in r.name]
+
+
+@pytest.mark.parametrize("recipe", PAPERS, ids=lambda recipe: recipe.name)
+def test_the_papers_recipes_are_the_papers(recipe):
+    data, edition, column = recipe.name.split("/")
+    frames = {"mnist": 18, "sprites": 15}[data]
+    topography, training = recipe.topography, recipe.training
+    assert (topography.capsules, topography.shape) == (frames, (frames,))
+    assert training.optimiser == tc.Sgd(lr=1e-4, momentum=0.9)
+    assert (training.batch, training.epochs, recipe.mu) == (8, 100, -30.0)
+    assert recipe.hidden is None and not recipe.centred and recipe.claims["equivariance_error"]
+    if column.startswith(("tvae", "bubble")):
+        kind, length = column.removesuffix("-k3").removesuffix("-pgd").split("-")
+        part, _, whole = length.partition("_")
+        window = round(2 * int(part) * frames / int(whole)) if whole else 1
+        assert topography.window == window
+        assert topography.velocity == (kind == "tvae")
+        if not column.endswith("-pgd"):
+            assert recipe.norm == ("weight" if edition == "submission" else "none")
+
+
+def test_a_table_is_one_program():
+    """All columns share data and training: they are trained together."""
+    for table in ("mnist/camera-ready", "mnist/submission", "sprites/camera-ready"):
+        columns = [r for r in PAPERS if r.name.startswith(table)]
+        assert len({(r.data, r.training) for r in columns}) == 1
 
 
 def test_the_small_recipes_differ_in_one_thing_each():

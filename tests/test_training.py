@@ -10,7 +10,12 @@ import pytest
 import torch
 
 import topocaps as tc
+from topocaps.arithmetic import seeded
+from topocaps.training.engine import Engine
+from topocaps.training.factored import Factored
 from topocaps.training.loop import train
+from topocaps.training.memory import plan, split
+from topocaps.training.stack import by_architecture
 from topocaps.training.watching import Silent
 
 TOPOGRAPHY = tc.Topography(2, (6,), window=3)
@@ -117,19 +122,20 @@ def test_a_fit_does_not_touch_the_callers_randomness():
 
 def test_models_of_one_seed_see_the_same_sequences(monkeypatch):
     """So that a comparison is one of models: a VAE needs half the noise of a TVAE."""
-    seen, original = {}, tc.Sequences.choose
+    seen, original = {}, tc.Sequences.show
     for kind in (tc.TopographicVAE, tc.VAE):
         shown = seen.setdefault(kind, [])
 
-        def choose(self, uniform, shown=shown):
-            shown.append(uniform)
-            return original(self, uniform)
+        def show(self, script, shown=shown):
+            shown.append(script)
+            return original(self, script)
 
         with monkeypatch.context() as patch:
-            patch.setattr(tc.Sequences, "choose", choose)
+            patch.setattr(tc.Sequences, "show", show)
             tc.fit(model(kind=kind), frames(), training=ADAM, watcher=Silent())
     tvae, vae = seen.values()
-    assert len(tvae) == 20 and all(torch.equal(a, b) for a, b in zip(tvae, vae, strict=True))
+    tvae, vae = tvae[-20:], vae[-20:]  # the first was looked at to check it
+    assert all(torch.equal(a, b) for a, b in zip(tvae, vae, strict=True))
     assert not torch.equal(tvae[0], tvae[1])
 
 
@@ -155,8 +161,10 @@ def test_what_is_not_finite_is_named_with_its_step(tmp_path, poisoned, says):
 
 
 def test_a_gradient_that_is_not_finite_is_named():
-    says = "^the gradient of u_given_x.network.2.bias is not finite at step 1"
-    for training in (ADAM, SGD):  # SGD clips
+    for training, says in (
+        (SGD, "^the gradient of u_given_x.network.2.bias is not finite at step 1"),  # it clips
+        (ADAM, "^kl_u is not finite at step 2"),
+    ):
         one = model()
         one.u_given_x.network[2].bias.register_hook(lambda grad: grad * torch.nan)
         with pytest.raises(tc.NonFinite, match=says):
@@ -384,21 +392,170 @@ def _at_step_7(folder):
     return path
 
 
-def test_a_stack_names_the_member_that_is_not_finite():
-    together = company()
+def test_a_member_that_is_not_finite_is_named_and_the_others_go_on(tmp_path):
+    sequences, seeds = tc.Sequences.of(frames()), range(4)
+    together, alone = company(), company()
     with torch.no_grad():
         together[2].u_given_x.network[0].bias.fill_(torch.nan)
-    with pytest.raises(tc.NonFinite, match=r"model 2 of 4: .* is not finite at step 1"):
-        train(together, tc.Sequences.of(frames()), ADAM, seeds=range(4))
+    states = [tmp_path / f"{n}.safetensors" for n in range(4)]
+    progress = train(together, sequences, ADAM, seeds=seeds, states=states)
+    assert [one.failed is None for one in progress] == [True, True, False, True]
+    assert "is not finite at step 1" in progress[2].failed and not progress[2].history
+    assert [path.exists() for path in states] == [True, True, False, True]
+    train(alone, sequences, ADAM, seeds=seeds)
+    for n in (0, 1, 3):
+        assert_same(weights(together[n]), weights(alone[n]))
 
 
-def test_models_of_other_sizes_are_no_stack():
+def test_a_run_that_failed_says_so_and_is_not_tried_again(tmp_path):
+    models, outs = [model(seed=s) for s in range(2)], [tmp_path / "a", tmp_path / "b"]
+    with torch.no_grad():
+        models[1].z_given_x.network[0].bias.fill_(torch.nan)
+    there = dict(training=SGD, outs=outs, seeds=[0, 1], watcher=Silent())
+    for _ in range(2):
+        good, bad = tc.fit_together(models, frames(), **there)
+        assert good.failure is None and "kl_z is not finite at step 1" in bad.failure
+    assert (outs[0] / "weights.safetensors").exists()
+    assert (outs[1] / "failure.json").exists() and not (outs[1] / "weights.safetensors").exists()
+    with pytest.raises(tc.NonFinite, match="kl_z is not finite at step 1"):
+        tc.fit(models[1], frames(), training=SGD, seed=1, out=outs[1], watcher=Silent())
+
+
+def mixed():
+    """Models of several architectures: two stacks of two, and a model of another size."""
     other = tc.TopographicVAE.mlp(frame_shape=FRAME, topography=TOPOGRAPHY, hidden=(9,))
-    with pytest.raises(tc.BadInput, match="same networks"):
-        train([model(), other], tc.Sequences.of(frames()), ADAM, seeds=[0, 1])
-    wide = model(topography=tc.Topography(1, (12,), window=3))
-    with pytest.raises(tc.BadInput, match="same capsules and sites"):
-        train([model(), wide], tc.Sequences.of(frames()), ADAM, seeds=[0, 1])
+    vaes = [model(seed=s, kind=tc.VAE) for s in range(2)]
+    return [model(seed=0), vaes[0], model(seed=1), other, vaes[1]]
+
+
+def test_models_of_any_architecture_train_side_by_side_as_alone():
+    sequences, seeds = tc.Sequences.of(frames()), [3, 4, 5, 6, 7]
+    with seeded(0):
+        together, apart = mixed(), mixed()
+    assert by_architecture(together) == [[0, 2], [1, 4], [3]]
+    apart[3].load_state_dict(together[3].state_dict())
+    progress = train(together, sequences, SGD, seeds=seeds)
+    for member, alone, seed, one in zip(together, apart, seeds, progress, strict=True):
+        (expected,) = train([alone], sequences, SGD, seeds=[seed])
+        assert one.history[-1]["elbo"] == pytest.approx(expected.history[-1]["elbo"], rel=1e-4)
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_models_that_only_differ_in_their_norm_or_likelihood_are_no_stack():
+    models = [model(), model(norm="projected"), model(likelihood="gaussian"), model()]
+    assert by_architecture(models) == [[0, 3], [1], [2]]
+
+
+FACTORED = {
+    "sgd": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16"),
+    "adam": tc.Training(tc.Adam(lr=1e-3), batch=4, precision="bf16"),
+    "clipped": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16", clip=5.0),
+}
+
+
+@pytest.fixture
+def factored_anywhere(monkeypatch):
+    """The descent of a GPU, on the CPU."""
+    suits = staticmethod(lambda stack, training: training.precision is tc.Precision.BF16)
+    monkeypatch.setattr(Factored, "suits", suits)
+
+
+@pytest.mark.parametrize("how", FACTORED)
+@pytest.mark.parametrize("members", [1, 4])
+def test_factored_gradients_train_as_written_ones(how, members, factored_anywhere):
+    """Up to the rounding of bf16: weights move together, and far more than they differ."""
+    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    before, factored, plain = (company()[:members] for _ in range(3))
+    elbos = []
+    for models, precision in ((factored, "bf16"), (plain, "fp32")):
+        engine = Engine(models, sequences, range(members), replace(training, precision=precision))
+        sums = engine.advance(1, [training.optimiser.lr] * 20)
+        engine.write_back()
+        elbos.append(sums[0]["elbo"])
+    assert elbos[0] == pytest.approx(elbos[1], rel=2e-3)
+    for first, one, other in zip(before, factored, plain, strict=True):
+        for (name, start), a, b in zip(
+            first.named_parameters(), one.parameters(), other.parameters(), strict=True
+        ):
+            assert a.is_contiguous()
+            assert (a - b).norm() < 0.15 * (b - start).norm() + 1e-6, name
+
+
+def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_clipped(
+    factored_anywhere,
+):
+    for precision in ("bf16", "fp32"):
+        one = model()
+        with torch.no_grad():
+            one.mu.fill_(torch.inf)
+        before = one.z_given_x.network[0].matrix.clone()
+        training = tc.Training(tc.Sgd(), batch=4, clip=1.0, precision=precision)
+        engine = Engine([one], tc.Sequences.of(frames()), [0], training)
+        engine.advance(1, [1e-4])
+        assert torch.equal(one.z_given_x.network[0].matrix, before)
+        assert engine.failures()
+
+
+@pytest.mark.parametrize("how", ["sgd", "adam"])
+def test_states_do_not_know_how_gradients_were_made(how, factored_anywhere):
+    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    rates = [1e-3] * 5
+    factored = Engine(company(), sequences, range(4), training)
+    factored.advance(1, rates)
+    plain = Engine(company(), sequences, range(4), replace(training, precision="fp32"))
+    for place in range(4):
+        plain.restore(place, {k: v.clone() for k, v in factored.state(place).items()})
+    assert plain.state(2).keys() == factored.state(2).keys()
+    for engine in (plain, factored):
+        engine.sums = engine.advance(6, rates)
+    for one, other in zip(plain.sums, factored.sums, strict=True):
+        assert one["elbo"] == pytest.approx(other["elbo"], rel=1e-2)
+    again = Engine(company(), sequences, range(4), training)
+    again.restore(1, factored.state(1))
+    for name, value in factored.state(1).items():
+        assert torch.equal(again.state(1)[name], value), name
+
+
+def test_the_plan_counts_what_training_holds():
+    one, sequences = model(), tc.Sequences.of(frames())
+    weights_bytes = 4 * sum(p.numel() for p in one.parameters())
+    small = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
+    large = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
+    assert small.weights == 3 * weights_bytes and large.weights == 3 * 4 * weights_bytes
+    assert small.data >= sequences.images.numel() * 4
+    assert 20 * small.activations < large.activations < 40 * small.activations
+    assert "weights and moments" in str(large)
+
+
+def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch, tmp_path):
+    sequences, seeds, said = tc.Sequences.of(frames()), range(4), []
+    needs = plan([model()], sequences, SGD)
+    room = needs.data + 2.5 * (needs.weights + needs.activations)
+    assert split([model()] * 4, sequences, SGD, int(room / 0.9)) == [[0, 1], [2, 3]]
+    monkeypatch.setattr("topocaps.training.run.free_memory", lambda device: int(room / 0.9))
+    runs = tc.fit_together(
+        company(), frames(), training=SGD, seeds=seeds, watcher=Silent(), say=said.append
+    )
+    assert [line.startswith("2 models as one program") for line in said] == [True, True]
+    for run, alone, seed in zip(runs, company(), seeds, strict=True):
+        train([alone], sequences, SGD, seeds=[seed])
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    with pytest.raises(tc.BadInput, match=r"a model needs .* are free: take a smaller batch"):
+        split([model()], sequences, SGD, 1000)
+
+
+def test_precision_is_part_of_what_is_recorded(tmp_path):
+    training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
+    run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
+    settings = run.folder.settings()
+    assert settings["training"]["precision"] == "bf16" and settings["products"] == "fp32"
+    with pytest.raises(tc.BadInput, match=r"other settings .*precision was bf16, is now fp32"):
+        other = replace(training, precision="fp32")
+        tc.fit(model(), frames(), training=other, out=tmp_path / "run", watcher=Silent())
+    with pytest.raises(tc.BadInput, match="precision must be one of fp32, tf32, bf16, not 'fp8'"):
+        tc.Training(precision="fp8")
 
 
 def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp_path):

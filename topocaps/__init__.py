@@ -8,7 +8,7 @@ from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
 from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.topography import Topography
-from topocaps.training import Adam, Run, Sgd, Training, fit, fit_together, load
+from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.version import __version__
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Evidence",
     "Interrupted",
     "NonFinite",
+    "Precision",
     "ProductOfStudentT",
     "Run",
     "Sequences",

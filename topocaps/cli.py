@@ -27,6 +27,9 @@ app = typer.Typer(
 )
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU where there is one.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder of MNIST's files, where a recipe needs them.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
@@ -58,6 +61,7 @@ def train(
     seeds: Annotated[
         int, typer.Option(help="Train this many together, from --seed on.", min=1)
     ] = 1,
+    data: Data = None,
     device: Device = "auto",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, such as topography.window=11.")
@@ -73,7 +77,8 @@ def train(
     chosen = find(recipe).change(changes)
     base = out or Path("runs") / recipe.replace("/", "-")
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
-    for run in study.run_recipe(chosen, folders, range(seed, seed + seeds), device, _say):
+    jobs = [study.Job(chosen, folder, seed + n) for n, folder in enumerate(folders)]
+    for run in study.run_jobs(jobs, data, device, _say):
         _print_table(study.compare([run]))
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
 
@@ -82,13 +87,14 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: AsJson = False,
+    data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Measure a run again, on held-out orbits, training orbits and its untrained control.
+    """Measure a run again, on what was held out, on training data and its untrained control.
 
     Example: topocaps evaluate runs/demo/tvae --json
     """
-    finished = study.evaluate_run(run, device)
+    finished = study.evaluate_run(run, device, data)
     if as_json:
         print(finished.folder.metrics.read_text(), end="")
     else:
@@ -102,13 +108,14 @@ def traverse(
         Path | None, typer.Option(help="The picture [RUN/figures/traversal.png].")
     ] = None,
     each: Annotated[int, typer.Option(help="Sequences of every factor.", min=1)] = 1,
+    data: Data = None,
 ) -> None:
     """Draw input, reconstruction and rolled frames of held-out sequences.
 
     Example: topocaps traverse runs/demo/tvae --each 3 --out traversals.png
     """
     finished = study.Finished.open(run)
-    _, held_out = study.data_of(run, finished.settings)
+    held_out = study.data_of(run, finished.settings, data).held_out
     window = finished.metrics["traversal"]["window"]
     shown = study.examples(held_out, each)
     figure = figures.traversals(finished.model, shown, held_out.names, window)
@@ -130,7 +137,7 @@ def recipes(as_json: AsJson = False) -> None:
         print(json.dumps({name: recipe.describe() for name, recipe in RECIPES.items()}, indent=2))
         return
     for name, recipe in RECIPES.items():
-        _out.print(f"{name:16} {recipe.about}", highlight=False, soft_wrap=True)
+        _out.print(f"{name:34} {recipe.about}", highlight=False, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:

@@ -9,18 +9,18 @@ from typing import Any
 
 from topocaps import figures
 from topocaps.arithmetic import seeded
-from topocaps.data.sequences import Batch, Sequences
-from topocaps.errors import BadInput, Interrupted
+from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.errors import BadInput, Interrupted, NonFinite
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics import evaluate
 from topocaps.models import SequenceModel, build
-from topocaps.recipes import DATA, Recipe, find
+from topocaps.recipes import DATA, Recipe, Splits, find
+from topocaps.recipes.data import SOME
 from topocaps.report import Section, page, table
 from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.run import SCHEMA, choose_device
 from topocaps.training.watching import Watcher, on_terminal
 
-EVALUATED_OF_EACH = 500  # sequences of every factor
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
 Say = Callable[[str], None]
@@ -48,58 +48,97 @@ class Finished:
         return self.settings["name"]
 
 
-def run_recipe(
-    recipe: Recipe,
-    outs: Sequence[Path],
-    seeds: Sequence[int] = (0,),
+@dataclass(frozen=True)
+class Job:
+    """A recipe to run from a seed, into a folder."""
+
+    recipe: Recipe
+    out: Path
+    seed: int = 0
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    data: Path | None = None,
     device: str = "auto",
     say: Say = lambda line: None,
     watch: Callable[[str], Watcher] = on_terminal,
 ) -> list[Finished]:
-    """Train a recipe from each seed into its folder, all together, then evaluate and report each.
+    """Train, evaluate and report; jobs on the same data with the same training run together.
 
-    What is done already is kept.
+    What is done already is kept. A model that is no longer finite is said to be so and left out.
     """
-    train, _ = recipe.data.load()
-    if (recipe.unseen_window or 0) > train.frames:
-        raise BadInput(f"unseen_window {recipe.unseen_window} is more than {train.frames} frames")
-    folders = [RunFolder(out) for out in outs]
+    together: dict[object, list[Job]] = {}
+    for job in jobs:
+        together.setdefault((job.recipe.data, job.recipe.training), []).append(job)
+    found = {}
+    for group in together.values():
+        for job, finished in zip(group, _run_group(group, data, device, say, watch), strict=True):
+            found[id(job)] = finished
+    return [run for job in jobs if (run := found[id(job)]) is not None]
+
+
+def _run_group(
+    jobs: Sequence[Job],
+    data: Path | None,
+    device: str,
+    say: Say,
+    watch: Callable[[str], Watcher],
+) -> list[Finished | None]:
+    recipes = [job.recipe for job in jobs]
+    splits = recipes[0].data.load(data)
+    frames, frame_shape = splits.train.frames, splits.train.frame_shape
+    for recipe in recipes:
+        if (recipe.unseen_window or 0) > frames:
+            raise BadInput(f"unseen_window {recipe.unseen_window} is more than {frames} frames")
+    folders = [RunFolder(job.out) for job in jobs]
     done = [folder.weights.exists() and folder.report.exists() for folder in folders]
+    names = {recipe.name for recipe in recipes}
+    label = names.pop() if len(names) == 1 else f"{len(jobs)} models"
     try:
         runs = fit_together(
-            [recipe.build(train.frame_shape, seed) for seed in seeds],
-            train,
-            training=recipe.training,
-            outs=outs,
-            seeds=seeds,
+            [job.recipe.build(frame_shape, job.seed) for job in jobs],
+            splits.train,
+            training=recipes[0].training,
+            outs=[job.out for job in jobs],
+            seeds=[job.seed for job in jobs],
             device=device,
-            watcher=watch(recipe.name),
-            settings=recipe.settings(),
+            watcher=watch(label),
+            settings=[recipe.settings() for recipe in recipes],
+            say=lambda line: say(f"{label}: {line}"),
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}; the same command goes on from there") from None
-    finished = []
-    for run, folder, was_done in zip(runs, folders, done, strict=True):
-        if was_done:
-            say(f"{recipe.name}: trained already in {folder.path} (remove it to train again)")
+    finished: list[Finished | None] = []
+    for job, run, folder, was_done in zip(jobs, runs, folders, done, strict=True):
+        named = f"{job.recipe.name}, seed {job.seed}"
+        if run.failure is not None:
+            say(f"{named}: {run.failure} ({folder.failure})")
+            finished.append(None)
+        elif was_done:
+            say(f"{named}: trained already in {folder.path} (remove it to train again)")
             finished.append(Finished.open(folder.path))
         else:
-            say(f"{recipe.name}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
-            finished.append(evaluate_run(folder.path, device))
+            say(f"{named}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
+            finished.append(evaluate_run(folder.path, device, splits=splits))
+    if len(jobs) == 1 and runs[0].failure is not None:
+        raise NonFinite(runs[0].failure)
     return finished
 
 
-def evaluate_run(path: Path, device: str = "auto") -> Finished:
-    """Measure a trained run from its folder alone; write its metrics, figures and report."""
+def evaluate_run(
+    path: Path, device: str = "auto", data: Path | None = None, splits: Splits | None = None
+) -> Finished:
+    """Measure a trained run from its folder; write its metrics, figures and report."""
     folder = RunFolder(path)
     settings, model = folder.settings(), load(path)
-    train, held_out = data_of(path, settings)
+    splits = splits or data_of(path, settings, data)
     with seeded(settings["seed"]):
         untrained = build(settings["model"])
     where = choose_device(device)
 
-    def on(sequences: Sequences, which: SequenceModel) -> dict[str, Any]:
-        fixed = sequences.balanced(EVALUATED_OF_EACH, EVALUATION_SEED).to(where)
+    def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
+        fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
         window = settings["unseen_window"]
         return evaluate(which.to(where), fixed, window=window, seed=EVALUATION_SEED)
 
@@ -109,10 +148,10 @@ def evaluate_run(path: Path, device: str = "auto") -> Finished:
         {
             "schema": SCHEMA,
             "recipe": settings["name"],
-            **on(held_out, model),
-            "split": "held-out orbits",
-            "untrained": on(held_out, untrained),
-            "train": on(train, model),
+            **on(splits.held_out, splits.each, model),
+            "split": splits.name,
+            "untrained": on(splits.held_out, splits.each, untrained),
+            "train": on(splits.train, SOME, model),
             "epochs": len(history),
             "seed": settings["seed"],
             "seconds": history[-1]["seconds"],
@@ -120,18 +159,15 @@ def evaluate_run(path: Path, device: str = "auto") -> Finished:
         },
     )
     finished = Finished(folder, settings, model.cpu(), read_json(folder.metrics))
-    draw_figures(finished, held_out)
+    draw_figures(finished, splits.held_out)
     write_atomically(folder.report, page(settings["name"], [section(finished)]))
     return finished
 
 
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
     """The main job: a TVAE and a VAE of the same size on small sprites, side by side."""
-    runs = [
-        run
-        for name in ("tvae", "vae")
-        for run in run_recipe(find(f"sprites/{name}"), [out / name], device=device, say=say)
-    ]
+    jobs = [Job(find(f"sprites/{name}"), out / name) for name in ("tvae", "vae")]
+    runs = [run for job in jobs for run in run_jobs([job], device=device, say=say)]
     sections = [section(run) for run in runs]
     lags = figures.by_lag({run.name: run.metrics for run in runs})
     make_folder(out / "figures")
@@ -162,9 +198,9 @@ def section(run: Finished) -> Section:
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
     metrics = run.metrics
     columns = {
-        "held-out orbits": metrics,
-        "training orbits": metrics["train"],
-        "held-out, untrained": metrics["untrained"],
+        metrics["split"]: metrics,
+        "training": metrics["train"],
+        "untrained": metrics["untrained"],
     }
     return Section(
         title=run.name,
@@ -178,7 +214,7 @@ def section(run: Finished) -> Section:
     )
 
 
-def draw_figures(run: Finished, held_out: Sequences) -> None:
+def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
     window = run.metrics["traversal"]["window"]
@@ -192,13 +228,13 @@ def draw_figures(run: Finished, held_out: Sequences) -> None:
         figures.save(figure, run.folder.figures / f"{name}.png")
 
 
-def examples(held_out: Sequences, each: int = 1) -> Batch:
+def examples(held_out: SequenceSet, each: int = 1) -> Batch:
     """The sequences that figures show: ``each`` of every factor, always the same."""
     shown = held_out.balanced(each, seed=1)
     return next(shown.batches(len(shown)))
 
 
-def data_of(path: Path, settings: dict[str, Any]) -> tuple[Sequences, Sequences]:
+def data_of(path: Path, settings: dict[str, Any], folder: Path | None = None) -> Splits:
     """The data of a run, made again from what it recorded."""
     data = dict(settings.get("data") or {})
     if data.get("kind") not in DATA:
@@ -206,4 +242,4 @@ def data_of(path: Path, settings: dict[str, Any]) -> tuple[Sequences, Sequences]
             f"{path} was trained on sequences of your own: in Python, use "
             f"tc.metrics.evaluate(tc.load({str(path)!r}), x)"
         )
-    return DATA[data.pop("kind")](**data).load()
+    return DATA[data.pop("kind")](**data).load(folder)

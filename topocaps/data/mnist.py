@@ -60,7 +60,7 @@ def mnist(
     train, test = digits(folder)
     split = len(train.images) - VALIDATION
     parts = train.images[:split], train.images[split:], test.images
-    return tuple(map(TransformedImages.of_images, parts))  # type: ignore[return-value]
+    return tuple(map(TransformedImages, parts))  # type: ignore[return-value]
 
 
 _KINDS = {"images": 3, "labels": 1}  # axes

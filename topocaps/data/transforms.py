@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import grid_sample
 
 from topocaps.data.sequences import Batch, SequenceSet
 
@@ -28,16 +28,11 @@ class TransformedImages(SequenceSet):
     outside), then its hue is turned. A script is (…, time, 4): the image and the three indices.
     """
 
-    images: Tensor  # (images, height, width) bytes, with a black border of one pixel around
+    images: Tensor  # (images, height, width), bytes
     scripts: Tensor | None = None  # (sequences, time, 4): a fixed set; else every image is in one
     scales: Tensor = SCALES
 
     NUMBERS = 5
-
-    @classmethod
-    def of_images(cls, images: Tensor) -> TransformedImages:
-        """From (images, height, width) bytes."""
-        return cls(pad(images, (1, 1, 1, 1)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,7 +44,7 @@ class TransformedImages(SequenceSet):
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        return 3, self.images.shape[1] - 2, self.images.shape[2] - 2
+        return 3, *self.images.shape[1:]
 
     @property
     def fewest(self) -> int:
@@ -87,7 +82,7 @@ class TransformedImages(SequenceSet):
         script = script.to(self.images.device)
         image, rotation, scale, hue = script.unbind(-1)
         angle = rotation * (2 * math.pi / STEPS)
-        grey = turn(self.images, image, angle, self.scales[scale])
+        grey = turn(self.images[image].float() / 255, angle, self.scales[scale])
         colour = rgb(hue / STEPS)
         return Batch(grey[..., None, :, :] * colour[..., None, None], script[..., 1:])
 
@@ -100,30 +95,21 @@ def _script(image: Tensor, moving: Tensor, pose: Tensor) -> Tensor:
     return torch.cat([image[..., None, None].expand(*pose.shape[:-1], 1), pose], -1)
 
 
-def turn(images: Tensor, which: Tensor, angle: Tensor, scale: Tensor) -> Tensor:
-    """Images turned counter-clockwise and scaled about their centre: (…, height, width) in [0, 1].
+def turn(images: Tensor, angle: Tensor, scale: Tensor) -> Tensor:
+    """Images turned counter-clockwise and scaled about their centre: (…, height, width).
 
-    ``images`` are bytes with a black border of one pixel, which is what lies outside.
+    Bilinear; black comes in from outside.
     """
-    height, width = images.shape[1] - 2, images.shape[2] - 2
-    y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    height, width = images.shape[-2:]
+    y = (torch.arange(height, device=images.device) + 0.5 - height / 2)[:, None]
+    x = torch.arange(width, device=images.device) + 0.5 - width / 2
     cos = (angle.cos() / scale)[..., None, None]
     sin = (angle.sin() / scale)[..., None, None]
-    # where a pixel's value comes from, counted with the border; all beyond it is as the border
-    column = (cos * x - sin * y + ((width - 1) / 2 + 1)).clamp(0, width + 1)
-    row = (sin * x + cos * y + ((height - 1) / 2 + 1)).clamp(0, height + 1)
-    left, top = column.long().clamp(max=width), row.long().clamp(max=height)
-    right_part, lower_part = column - left, row - top
-    first = (which[..., None, None] * (height + 2) + top) * (width + 2) + left
-    pixels = images.flatten()
-
-    def at(offset: int) -> Tensor:
-        return pixels[first + offset].float()
-
-    upper = at(0) + right_part * (at(1) - at(0))
-    lower = at(width + 2) + right_part * (at(width + 3) - at(width + 2))
-    return (upper + lower_part * (lower - upper)) / 255
+    # where a pixel's value comes from, in halves of the image
+    places = [(cos * x - sin * y) * (2 / width), (sin * x + cos * y) * (2 / height)]
+    grid = torch.stack(places, -1).reshape(-1, height, width, 2)
+    turned = grid_sample(images.reshape(-1, 1, height, width), grid, align_corners=False)
+    return turned.reshape(images.shape)
 
 
 def rgb(hue: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +20,23 @@ class CapCorr:
 
     observed: Tensor  # (sequences,) rolls seen, in frames
     true: Tensor  # (sequences,) index of the factor at frame 0
-    agreement: float  # share of capsules whose own roll is the mode of all
+    agreements: Tensor  # (sequences,) share of capsules whose own roll is the mode of all
     dropped: int  # sequences in which the factor never has index 0
+
+    @classmethod
+    def join(cls, parts: Sequence[CapCorr]) -> CapCorr:
+        """One of several batches."""
+        return cls(
+            observed=torch.cat([part.observed for part in parts]),
+            true=torch.cat([part.true for part in parts]),
+            agreements=torch.cat([part.agreements for part in parts]),
+            dropped=sum(part.dropped for part in parts),
+        )
+
+    @property
+    def agreement(self) -> float:
+        """Mean share of capsules whose own roll is the mode of all."""
+        return self.agreements.mean().item()
 
     @property
     def correlation(self) -> float:
@@ -40,9 +56,7 @@ def capcorr(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, float]:
     return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
 
 
-def observed_rolls(
-    t: Tensor, factors: Tensor, rate: float = 1.0, at_once: int = 512
-) -> dict[int, CapCorr]:
+def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, CapCorr]:
     r"""The rolls of Eq. 16 for every factor that moves.
 
     For each sequence, :math:`\Omega` is a frame where the factor has index 0; the roll is
@@ -61,9 +75,7 @@ def observed_rolls(
         raise BadInput(f"rate must be more than 0 sites a frame, not {rate}")
     factors = factors.to(t.device)
     moves = (factors != factors[:, :1]).any(1)  # batch factor
-    pieces = [_rolls_to_start(piece, rate) for piece in t.split(at_once)]
-    rolls = torch.cat([r for r, _ in pieces])  # batch time
-    agreement = torch.cat([a for _, a in pieces])
+    rolls, agreement = _rolls_to_start(t, rate)  # batch time
     found = {}
     for column in moves.any(0).nonzero().flatten().tolist():
         rows = moves[:, column]
@@ -76,7 +88,7 @@ def observed_rolls(
         found[column] = CapCorr(
             observed=rolls[rows].gather(1, omega)[has_omega, 0].cpu(),
             true=true[has_omega].cpu(),
-            agreement=agreement[rows].gather(1, omega)[has_omega].mean().item(),
+            agreements=agreement[rows].gather(1, omega)[has_omega, 0].cpu(),
             dropped=int((~has_omega).sum()),
         )
     return found

@@ -16,7 +16,7 @@ from topocaps.evidence import (
     log_weights,
     paper_estimate,
 )
-from topocaps.metrics.capcorr import observed_rolls
+from topocaps.metrics.capcorr import CapCorr, observed_rolls
 from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
 from topocaps.metrics.traversal import Traversal, traversal
 from topocaps.models import SequenceModel
@@ -45,39 +45,39 @@ def evaluate(
         sequences = sequences.to(parameter.device)
         break
     values: dict[str, list[Tensor]] = {}
-    latents: list[Tensor] = []
-    factors: list[Tensor] = []
+    rolls: dict[int, list[CapCorr]] = {}
     parts: list[Traversal] = []
     with seeded(seed):
         for one in sequences.batches(batch):
             parts.append(traversal(model, one.x, one.factors, rate, window, seed=None))
-            latents.append(model.encode(one.x, sample=True))
+            t = model.encode(one.x, sample=True)
             weights = log_weights(model, one.x, samples)
             found = {
                 "log_px": log_mean_exp_over_sequences(weights),
                 "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
                 "elbo": model.evidence(one.x).elbo.mean(1),
-                "equivariance_error": equivariance_errors(latents[-1], rate),
+                "equivariance_error": equivariance_errors(t, rate),
             }
             if model.topography.window == 1:
                 found["log_px_per_frame"] = log_mean_exp_over_frames(weights)
             for name, value in found.items():
                 values.setdefault(name, []).append(value.cpu())
             if one.factors is not None:
-                factors.append(one.factors)
+                for column, found_rolls in observed_rolls(t, one.factors, rate).items():
+                    rolls.setdefault(column, []).append(found_rolls)
     joined = {name: torch.cat(value).double() for name, value in values.items()}
     walked = Traversal.join(parts)
-    rolls = observed_rolls(torch.cat(latents), torch.cat(factors), rate) if factors else {}
-    columns = range(factors[0].shape[-1]) if factors else (0,)
+    capcorrs = {column: CapCorr.join(found) for column, found in sorted(rolls.items())}
+    columns = range(walked.moving.shape[1])
     names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
-    names = names if factors else {0: "all"}
+    names = names if capcorrs else {0: "all"}
     return {
         **{name: value.mean().item() for name, value in joined.items()},
         "samples": samples,
         "chance_equivariance_error": chance_equivariance_error(model.topography, sequences.frames),
-        "capcorr": {names[c]: found.correlation for c, found in rolls.items()},
-        "capcorr_agreement": {names[c]: found.agreement for c, found in rolls.items()},
-        "capcorr_dropped": {names[c]: found.dropped for c, found in rolls.items()},
+        "capcorr": {names[c]: found.correlation for c, found in capcorrs.items()},
+        "capcorr_agreement": {names[c]: found.agreement for c, found in capcorrs.items()},
+        "capcorr_dropped": {names[c]: found.dropped for c, found in capcorrs.items()},
         "traversal_gain": walked.overall,
         "traversal": {
             "by_factor": {names[c]: gain for c, gain in walked.by_factor.items()},

@@ -1,17 +1,21 @@
 """What can be run, as data."""
 
 from topocaps.errors import BadInput
-from topocaps.recipes.recipe import DATA, Recipe
+from topocaps.recipes.data import DATA, Splits
+from topocaps.recipes.dsprites import DSPRITES
+from topocaps.recipes.mnist import MNIST
+from topocaps.recipes.recipe import Recipe
 from topocaps.recipes.sprites import SPRITES
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in SPRITES}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*SPRITES, *MNIST, *DSPRITES)}
 
 
 def find(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        raise BadInput(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}")
+        near = [known for known in RECIPES if name.split("/")[-1] in known] or list(RECIPES)
+        raise BadInput(f"there is no recipe {name!r}; there are {', '.join(near)}")
     return RECIPES[name]
 
 
-__all__ = ["DATA", "RECIPES", "Recipe", "find"]
+__all__ = ["DATA", "RECIPES", "Recipe", "Splits", "find"]

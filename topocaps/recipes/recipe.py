@@ -9,31 +9,13 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from topocaps.arithmetic import seeded
-from topocaps.data.sequences import Sequences
-from topocaps.data.sprites import sprites
 from topocaps.errors import BadInput, whole_number
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
+from topocaps.recipes.data import Mnist, Sprites
 from topocaps.topography import Topography
 from topocaps.training import Training
 from topocaps.training.run import describe_training
-
-
-@dataclass(frozen=True)
-class Sprites:
-    """The rendered sprites, (training, held-out orbits)."""
-
-    resolution: int = 64
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.resolution, int) or self.resolution < 8:
-            raise BadInput(f"resolution must be a whole number from 8, not {self.resolution!r}")
-
-    def load(self) -> tuple[Sequences, Sequences]:
-        return sprites(self.resolution)
-
-
-DATA = {"Sprites": Sprites}
 
 
 @dataclass(frozen=True)
@@ -42,7 +24,7 @@ class Recipe:
 
     name: str
     about: str
-    data: Sprites
+    data: Sprites | Mnist
     topography: Topography
     training: Training
     model: type[TopographicVAE] | type[VAE] = TopographicVAE

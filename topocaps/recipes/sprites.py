@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topocaps.models import VAE
-from topocaps.recipes.recipe import Recipe, Sprites
+from topocaps.recipes.data import Sprites
+from topocaps.recipes.recipe import Recipe
 from topocaps.topography import Topography
 from topocaps.training import Adam, Training
 

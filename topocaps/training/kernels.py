@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from topocaps.training.optimisers import Adam, Sgd
 
 STREAMS = 8  # different draws in one step
 
@@ -36,10 +40,12 @@ def random(
 
 @triton.jit
 def _descend(
-    x, dy, weight, velocity, coarse, rate, momentum, shorter, rows, x_model, dy_model,
+    x, dy, weight, first, second, coarse, sizes, spread, shorter,
+    momentum, second_momentum, epsilon, rows, x_model, dy_model,
     INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PITCH: tl.constexpr,
     X_WIDTH: tl.constexpr, DY_WIDTH: tl.constexpr, X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
-    SHORTER: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
+    ADAM: tl.constexpr, SHORTER: tl.constexpr,
+    ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     tiles = tl.cdiv(INPUTS, IN)
@@ -47,13 +53,13 @@ def _descend(
     i = tl.program_id(0) % tiles * IN + tl.arange(0, IN)
     at = (model * OUTPUTS + o[:, None]) * PITCH + i[None, :]
     inside = (o[:, None] < OUTPUTS) & (i[None, :] < INPUTS)
-    v = tl.load(velocity + at, mask=inside, other=0.0)
+    m = tl.load(first + at, mask=inside, other=0.0)
     w = tl.load(weight + at, mask=inside, other=0.0)
     x += model * x_model
     dy += model * dy_model
     gradient = tl.zeros((OUT, IN), tl.float32)
-    for first in tl.range(0, rows, ROWS, num_stages=3):
-        r = first + tl.arange(0, ROWS)[:, None]
+    for begin in tl.range(0, rows, ROWS, num_stages=3):
+        r = begin + tl.arange(0, ROWS)[:, None]
         left = tl.load(
             dy + r * DY_ROW + o[None, :], mask=(r < rows) & (o[None, :] < DY_WIDTH), other=0.0
         )
@@ -64,36 +70,46 @@ def _descend(
     if SHORTER:
         factor = tl.load(shorter + model)
         gradient = tl.where(factor > 0, factor * gradient, 0.0)
-    v = momentum * v + gradient
-    w -= tl.load(rate) * v
-    tl.store(velocity + at, v, mask=inside)
+    size = tl.load(sizes + model)
+    if ADAM:
+        s = tl.load(second + at, mask=inside, other=0.0)
+        m += (1 - momentum) * (gradient - m)
+        s += (1 - second_momentum) * (gradient * gradient - s)
+        w -= size * m / (tl.sqrt(tl.load(spread) * s) + epsilon)
+        tl.store(second + at, s, mask=inside)
+    else:
+        m = momentum * m + gradient
+        w -= size * m
+    tl.store(first + at, m, mask=inside)
     tl.store(weight + at, w, mask=inside)
     at_coarse = (model * DY_WIDTH + o[:, None]) * X_WIDTH + i[None, :]
     tl.store(coarse + at_coarse, w.to(tl.bfloat16), mask=inside)
 
 
 def descend(
-    x: Tensor, dy: Tensor, weight: Tensor, velocity: Tensor, coarse: Tensor,
-    rate: Tensor, momentum: float, shorter: Tensor | None = None,
+    rule: Sgd | Adam, x: Tensor, dy: Tensor, weight: Tensor, moments: Sequence[Tensor],
+    coarse: Tensor, size: Tensor, spread: Tensor, shorter: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """velocity = momentum · velocity + dyᵀ x; weight -= rate · velocity, in place, for every model.
+    """A step down the gradient dyᵀ x by the optimiser's rule, in place, for every model.
 
     x: (models, rows, inputs) and dy: (models, rows, outputs) in bf16, widened with zeros to
-    multiples of 16; weight and velocity: (models, outputs, inputs) in fp32, their rows equally far
+    multiples of 16; weight and moments: (models, outputs, inputs) in fp32, their rows equally far
     apart; ``coarse`` takes the weight in bf16, as wide as x and dy. The gradient of a tile is used
-    where it is made, in registers, and never written: moving weights and velocities is what bounds
-    a step. ``shorter`` are factors of the gradient, one a model; where 0, only momentum moves.
+    where it is made, in registers, and never written: moving weights and moments is what bounds a
+    step. ``shorter`` are factors of the gradient, one a model; where 0, only momentum moves.
     """
     models, outputs, inputs = weight.shape
     # compiled code lays tensors out as it likes
     x, dy = (v if v.stride(2) == 1 else v.contiguous() for v in (x, dy))
-    assert weight.stride() == velocity.stride() and coarse.is_contiguous()
+    assert all(m.stride() == weight.stride() for m in moments) and coarse.is_contiguous()
     out, inn = 64, 128 if models > 4 else 64
     grid = (triton.cdiv(outputs, out) * triton.cdiv(inputs, inn), models)
+    adam = isinstance(rule, Adam)
+    momentum, second_momentum = rule.betas if adam else (rule.momentum, 0.0)
     _descend[grid](
-        x, dy, weight, velocity, coarse, rate, momentum, shorter,
-        x.shape[1], x.stride(0), dy.stride(0),
+        x, dy, weight, moments[0], moments[-1], coarse, size, spread, shorter,
+        momentum, second_momentum, Adam.EPSILON, x.shape[1], x.stride(0), dy.stride(0),
         INPUTS=inputs, OUTPUTS=outputs, PITCH=weight.stride(1), X_WIDTH=x.shape[2],
         DY_WIDTH=dy.shape[2], X_ROW=x.stride(1), DY_ROW=dy.stride(1),
-        SHORTER=shorter is not None, ROWS=32, OUT=out, IN=inn, num_warps=4,
+        ADAM=adam, SHORTER=shorter is not None, ROWS=32, OUT=out, IN=inn, num_warps=4,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from topocaps.arithmetic import steady_arithmetic
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import Interrupted, NonFinite
+from topocaps.errors import Interrupted
 from topocaps.models import SequenceModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import WORTH_COMPILING, Engine
@@ -36,7 +36,7 @@ def train(
     user interrupts, after the step in hand is done; from it the run goes on bit for bit.
 
     A model that is no longer finite is said to have ``failed`` in its progress and is saved no
-    more; the others go on. When all have, that is an error.
+    more; the others go on.
     """
     watcher = watcher or Silent()
     steps_per_epoch = training.steps_per_epoch(sequences)
@@ -51,14 +51,12 @@ def train(
     def look_for_failures() -> None:
         for place, why in engine.failures().items():
             progress[place].failed = progress[place].failed or why
-        if all(one.failed for one in progress):
-            raise NonFinite(progress[0].failed or "")
 
     with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
         engine = Engine(
             models, sequences, seeds, training,
-            compiled=sequences.images.is_cuda and steps >= WORTH_COMPILING,
+            compiled=sequences.images.is_cuda and steps * training.batch >= WORTH_COMPILING,
         )  # fmt: skip
         if begun:
             progress = restore_states(states, engine)
@@ -73,6 +71,8 @@ def train(
                 look_for_failures()
                 step += count
                 going = [(o, f) for o, f in zip(progress, sums, strict=True) if not o.failed]
+                if not going:
+                    break
                 for one, found in going:
                     one.step = step
                     for name, value in found.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ class Sgd:
     lr: float = 1e-4
     momentum: float = 0.9
 
+    MOMENTS: ClassVar = ("momentum_buffer",)  # as PyTorch names them
+
     def __post_init__(self) -> None:
         _check_rate(self.lr)
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
@@ -32,6 +35,10 @@ class Sgd:
     def lr_at(self, step: int, steps: int) -> float:
         return self.lr
 
+    def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first moment is multiplied with, and the second, at step number ``count``."""
+        return rate, rate
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -40,6 +47,9 @@ class Adam:
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     warmup: int = 0
+
+    MOMENTS: ClassVar = ("exp_avg", "exp_avg_sq")
+    EPSILON: ClassVar = 1e-8
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
@@ -55,6 +65,11 @@ class Adam:
         lr = _rate_for(parameters, self.lr)
         on_gpu = isinstance(lr, Tensor)
         return torch.optim.Adam(parameters, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
+
+    def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first moment is multiplied with, and the second, at step number ``count``."""
+        first, second = self.betas
+        return rate / (1 - first**count), 1 / (1 - second**count)
 
     def lr_at(self, step: int, steps: int) -> float:
         warm = min(1.0, (step + 1) / (self.warmup + 1))

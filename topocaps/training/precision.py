@@ -10,20 +10,28 @@ import torch
 
 
 class Precision(StrEnum):
-    """Of the products of layers. Weights, moments, latents and bounds are fp32 in every case."""
+    """The coarsest that products may be. Weights, moments, latents and bounds are always fp32.
+
+    A GPU makes use of it. A CPU gains nothing by it and computes in fp32; a run records what was
+    allowed (``precision``) and what was done (``products``).
+    """
 
     FP32 = "fp32"
-    TF32 = "tf32"  #: ten bits of mantissa in products on a GPU; elsewhere the same as fp32
-    BF16 = "bf16"  #: products of layers in bfloat16, others on a GPU in TF32
+    TF32 = "tf32"  #: ten bits of mantissa
+    BF16 = "bf16"  #: layers multiply in bfloat16 (seven bits), everything else in TF32
+
+    def on(self, device: torch.device) -> Precision:
+        """What is done on a device."""
+        return self if device.type == "cuda" else Precision.FP32
 
     @contextmanager
     def products(self, device: torch.device) -> Iterator[None]:
         """Inside, PyTorch's products on ``device`` are computed so."""
+        done = self.on(device)
         before = torch.get_float32_matmul_precision()
-        if device.type == "cuda":
-            torch.set_float32_matmul_precision("highest" if self is Precision.FP32 else "high")
+        torch.set_float32_matmul_precision("highest" if done is Precision.FP32 else "high")
         try:
-            with torch.autocast(device.type, torch.bfloat16, enabled=self is Precision.BF16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=done is Precision.BF16):
                 yield
         finally:
             torch.set_float32_matmul_precision(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, NonFinite
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import SequenceModel, build, check_values
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.loop import train
+from topocaps.training.memory import free_memory, plan, split
 from topocaps.training.settings import Training
 from topocaps.training.watching import Watcher, on_terminal
 from topocaps.version import __version__
@@ -54,6 +55,10 @@ class RunFolder:
         return self.path / "state" / "state.safetensors"
 
     @property
+    def failure(self) -> Path:
+        return self.path / "failure.json"
+
+    @property
     def figures(self) -> Path:
         return self.path / "figures"
 
@@ -81,7 +86,7 @@ class RunFolder:
             changed = [
                 f"{key} was {old}, is now {new}"
                 for key, old, new in _differences(before, settings)
-                if key.split(".")[0] not in ("versions", "device")
+                if key.split(".")[0] not in ("versions", "device", "products")
             ]
             if changed:
                 raise BadInput(
@@ -109,6 +114,7 @@ class Run:
     seconds: float
     device: str
     folder: RunFolder | None
+    failure: str | None = None  #: why the model is no longer finite; the others went on
 
 
 def fit(
@@ -138,8 +144,10 @@ def fit(
     outs = None if out is None else [out]
     (run,) = fit_together(
         [model], sequences, training=training, outs=outs, seeds=[seed], device=device,
-        watcher=watcher, settings=settings,
+        watcher=watcher, settings=[settings or {}],
     )  # fmt: skip
+    if run.failure is not None:
+        raise NonFinite(run.failure)
     return run
 
 
@@ -152,14 +160,17 @@ def fit_together(
     outs: Sequence[str | Path] | None = None,
     device: str = "auto",
     watcher: Watcher | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: Sequence[dict[str, Any]] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Run]:
-    """Train several models of one architecture as one program; each as ``fit`` would.
+    """Train several models as one program; each as ``fit`` would.
 
-    Training is done on ``device``; the models are then back where they came from.
-
-    They may differ in topography and mu, and each has its own seed and, with ``outs``, its own run
-    folder. Those that were stopped go on, together with those that were stopped at the same step.
+    Training is done on ``device``; the models are then back where they came from. Models of one
+    architecture, which may differ in topography and mu, are one stack; stacks run side by side.
+    Each model has its own seed and, with ``outs``, its own run folder. Those that were stopped go
+    on, together with those that were stopped at the same step. What does not fit into memory
+    together is trained one part after the other. A model that is no longer finite has a
+    ``failure``, and the others go on.
     """
     sequences = Sequences.of(sequences)
     for model in models:
@@ -169,27 +180,34 @@ def fit_together(
             raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
     where = choose_device(device)
     told = {
-        **(settings or {}),
         "training": describe_training(training),
         "sequences": len(sequences),
         "digest": sequences.digest(),
         "device": describe_device(where),
+        "products": training.precision.on(where).value,
     }
     members = [
         _Member(model, seed, None if outs is None else RunFolder(Path(outs[n])))
         for n, (model, seed) in enumerate(zip(models, seeds, strict=True))
     ]
-    for member in members:
+    for n, member in enumerate(members):
         if member.folder is not None:
-            member.folder.begin({**told, "model": member.model.config, "seed": member.seed})
+            own = {"model": member.model.config, "seed": member.seed}
+            member.folder.begin({**(settings[n] if settings else {}), **told, **own})
     sequences = sequences.to(where)
     watcher = watcher or on_terminal("training")
-    runs = {id(m): m.finished(where) for m in members if m.folder and m.folder.weights.exists()}
+    runs = {id(m): m.finished(where) for m in members if m.is_finished}
     for group in _by_step([m for m in members if id(m) not in runs]).values():
-        for member, run in zip(
-            group, _train_group(group, sequences, training, where, watcher), strict=True
-        ):
-            runs[id(member)] = run
+        free = free_memory(where)
+        models = [member.model for member in group]
+        for places in split(models, sequences, training, free):
+            part = [group[n] for n in places]
+            needs = plan([member.model for member in part], sequences, training)
+            say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
+            for member, run in zip(
+                part, _train_group(part, sequences, training, where, watcher), strict=True
+            ):
+                runs[id(member)] = run
     return [runs[id(member)] for member in members]
 
 
@@ -199,9 +217,18 @@ class _Member:
     seed: int
     folder: RunFolder | None
 
+    @property
+    def is_finished(self) -> bool:
+        """Trained to the end, or as far as numbers were finite."""
+        files = (self.folder.weights, self.folder.failure) if self.folder else ()
+        return any(file.exists() for file in files)
+
     def finished(self, where: torch.device) -> Run:
         """The run that is in the folder already."""
         assert self.folder is not None
+        if self.folder.failure.exists():
+            why = read_json(self.folder.failure)["failure"]
+            return Run(self.model, [], 0.0, describe_device(where), self.folder, why)
         load(self.folder.path, self.model)
         history = self.folder.records()
         device = describe_device(where)
@@ -244,20 +271,36 @@ def _train_group(
             watcher=watcher,
             on_epoch=on_epoch,
         )
+    except torch.OutOfMemoryError:
+        # another program has taken what was free: go on in halves, from the last states
+        if len(group) == 1:
+            raise BadInput(
+                "there is not enough memory for one model: take a smaller batch"
+            ) from None
+        halves = group[: len(group) // 2], group[len(group) // 2 :]
+        torch.cuda.empty_cache()
+        return [run for h in halves for run in _train_group(h, sequences, training, where, watcher)]
     finally:
         for member, home in zip(group, homes, strict=True):
             member.model.to(home)
     runs = []
     for member, one in zip(group, progress, strict=True):
-        if member.folder is not None:
+        if member.folder is not None and one.failed:
+            member.write_history(one)
+            write_json(member.folder.failure, {"failure": one.failed, "epochs": len(one.history)})
+        elif member.folder is not None:
             tensors = member.model.state_dict().items()
             # clones: networks that share a module share its memory, which the format refuses
             clones = {name: value.detach().cpu().contiguous().clone() for name, value in tensors}
             member.write_history(one)
             write_atomically(member.folder.weights, save(clones))
         device = describe_device(where)
-        runs.append(Run(member.model, one.history, one.seconds, device, member.folder))
+        runs.append(Run(member.model, one.history, one.seconds, device, member.folder, one.failed))
     return runs
+
+
+def _count(models: Sequence[object]) -> str:
+    return "1 model" if len(models) == 1 else f"{len(models)} models"
 
 
 def load(run: str | Path, model: SequenceModel | None = None) -> SequenceModel:

@@ -1,0 +1,60 @@
+"""Which data a recipe trains on, and which it is measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from topocaps.data.mnist import mnist
+from topocaps.data.sequences import SequenceSet
+from topocaps.data.sprites import sprites
+from topocaps.errors import BadInput, whole_number
+
+SOME = 500  # sequences of every factor, where not all are measured
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Sequences to train on and sequences that are held out for measuring."""
+
+    train: SequenceSet
+    held_out: SequenceSet
+    name: str  #: of what is held out
+    each: int | None  #: how many of every factor are measured; all where None
+
+
+@dataclass(frozen=True)
+class Sprites:
+    """The rendered sprites; a fifth of the orbits is held out."""
+
+    resolution: int = 64
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.resolution, int) or self.resolution < 8:
+            raise BadInput(f"resolution must be a whole number from 8, not {self.resolution!r}")
+
+    def load(self, folder: Path | None = None) -> Splits:
+        if folder is not None:
+            raise BadInput("sprites are rendered, not read: leave --data out")
+        return Splits(*sprites(self.resolution), "held-out orbits", SOME)
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """Digits that turn, grow or change colour: 48,000 training images, measured on the test set.
+
+    The other 12,000 training images are for choices; see ``topocaps.data.mnist``.
+    """
+
+    evaluated: int | None = None  #: test sequences of each factor; all images where None
+
+    def __post_init__(self) -> None:
+        if self.evaluated is not None:
+            whole_number("evaluated", self.evaluated)
+
+    def load(self, folder: Path | None = None) -> Splits:
+        train, _, test = mnist(folder)
+        return Splits(train, test, "test images", self.evaluated)
+
+
+DATA: dict[str, type[Sprites] | type[Mnist]] = {"Sprites": Sprites, "Mnist": Mnist}

@@ -1,0 +1,126 @@
+"""What training will hold, said before it starts; a stack that does not fit is split."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.errors import BadInput
+from topocaps.models import SequenceModel
+from topocaps.training.settings import Training
+
+USABLE = 0.9  # of what is free
+_WORKING = 1.5  # what a step holds at once, over what it keeps for the way back
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes that training holds."""
+
+    weights: int  # with moments, gradients and copies
+    activations: int
+    data: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.activations + self.data
+
+    def __str__(self) -> str:
+        parts = f"weights and moments {_size(self.weights)}, activations {_size(self.activations)}"
+        return f"{_size(self.total)} ({parts}, data {_size(self.data)})"
+
+
+def plan(models: Sequence[SequenceModel], sequences: SequenceSet, training: Training) -> Plan:
+    """An upper estimate, from sizes alone; nothing is computed.
+
+    A weight of four bytes has a gradient and moments of the same size (or moments and a copy in
+    two bytes). A model's activations are what autograd would keep, found by a pass over tensors
+    that have shapes and no values.
+    """
+    copies = 2 + len(training.optimiser.MOMENTS)
+    weights = [sum(p.numel() * p.element_size() for p in model.parameters()) for model in models]
+    tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
+    seen: dict[object, int] = {}
+    for model in models:
+        key = tuple(p.shape for p in model.parameters())
+        if key not in seen:
+            seen[key] = _activations(model, sequences, training.batch)
+    activations = [seen[tuple(p.shape for p in model.parameters())] for model in models]
+    return Plan(
+        weights=copies * sum(weights),
+        activations=int(_WORKING * sum(activations)),
+        data=sum(t.numel() * t.element_size() for t in tensors),
+    )
+
+
+def split(
+    models: Sequence[SequenceModel], sequences: SequenceSet, training: Training, free: int
+) -> list[list[int]]:
+    """Places of the models that are trained together: all of them, or as many as fit."""
+    if not models:
+        return []
+    alone = [plan([model], sequences, training) for model in models]
+    room = int(USABLE * free) - alone[0].data
+    parts: list[list[int]] = [[]]
+    used = 0
+    for place, one in enumerate(alone):
+        needs = one.total - one.data
+        if needs > room:
+            raise BadInput(
+                f"a model needs {one}, and {_size(free)} are free: take a smaller batch "
+                f"than {training.batch}, or smaller layers"
+            )
+        if used + needs > room:
+            parts.append([])
+            used = 0
+        parts[-1].append(place)
+        used += needs
+    return parts
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = [2**63]
+    for file, unit in (("/proc/meminfo", 1024), ("/sys/fs/cgroup/memory.max", 1)):
+        try:
+            text = Path(file).read_text()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            words = line.split()
+            if words[0] == "MemAvailable:" or words[0].isdigit():
+                found.append(int(words[-2 if unit > 1 else 0]) * unit)
+    return min(found)
+
+
+def _activations(model: SequenceModel, sequences: SequenceSet, batch: int) -> int:
+    """Bytes that autograd keeps of one step, with the frames."""
+    shape = (batch, sequences.frames, *sequences.frame_shape)
+    frames = torch.empty(shape, device="meta")
+    kept = {id(frames): frames}  # by identity: a tensor may be kept twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[id(tensor)] = tensor
+        return tensor
+
+    try:
+        shadow = copy.deepcopy(model).to("meta")
+        own = {id(p) for p in shadow.parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            shadow.evidence(frames)
+    except (RuntimeError, NotImplementedError, TypeError):  # networks that need values
+        return 20 * frames.numel() * frames.element_size()
+    activations = [t for t in kept.values() if not {id(t), id(t._base)} & own]
+    return sum(t.numel() * t.element_size() for t in activations)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GB" if count >= 2**30 / 10 else f"{count / 2**20:.0f} MB"
