@@ -442,6 +442,20 @@ def test_models_of_any_architecture_train_side_by_side_as_alone():
             torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
+def test_models_may_be_trained_in_different_ways_side_by_side():
+    sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2]
+    ways = [SGD, ADAM, replace(SGD, clip=None)]
+    together, apart = ([model(seed=s) for s in range(3)] for _ in range(2))
+    train(together, sequences, ways, seeds=seeds)
+    for member, alone, way, seed in zip(together, apart, ways, seeds, strict=True):
+        train([alone], sequences, way, seeds=[seed])
+        assert_same(weights(member), weights(alone))
+    with pytest.raises(tc.BadInput, match="the same batch, epochs and epoch size"):
+        train(together, sequences, [SGD, SGD, replace(SGD, batch=5)], seeds=seeds)
+    with pytest.raises(tc.BadInput, match="there are 3 models and 2 trainings"):
+        train(together, sequences, [SGD, SGD], seeds=seeds)
+
+
 def test_models_that_only_differ_in_their_norm_or_likelihood_are_no_stack():
     models = [model(), model(norm="projected"), model(likelihood="gaussian"), model()]
     assert by_architecture(models) == [[0, 3], [1], [2]]
@@ -470,7 +484,7 @@ def test_factored_gradients_train_as_written_ones(how, members, factored_anywher
     elbos = []
     for models, precision in ((factored, "bf16"), (plain, "fp32")):
         engine = Engine(models, sequences, range(members), replace(training, precision=precision))
-        sums = engine.advance(1, [training.optimiser.lr] * 20)
+        sums = engine.advance(1, 20, 1000)
         engine.write_back()
         elbos.append(sums[0]["elbo"])
     assert elbos[0] == pytest.approx(elbos[1], rel=2e-3)
@@ -492,7 +506,7 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
         before = one.z_given_x.network[0].matrix.clone()
         training = tc.Training(tc.Sgd(), batch=4, clip=1.0, precision=precision)
         engine = Engine([one], tc.Sequences.of(frames()), [0], training)
-        engine.advance(1, [1e-4])
+        engine.advance(1, 1, 1)
         assert torch.equal(one.z_given_x.network[0].matrix, before)
         assert engine.failures()
 
@@ -500,15 +514,14 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
 @pytest.mark.parametrize("how", ["sgd", "adam"])
 def test_states_do_not_know_how_gradients_were_made(how, factored_anywhere):
     training, sequences = FACTORED[how], tc.Sequences.of(frames())
-    rates = [1e-3] * 5
     factored = Engine(company(), sequences, range(4), training)
-    factored.advance(1, rates)
+    factored.advance(1, 5, 1000)
     plain = Engine(company(), sequences, range(4), replace(training, precision="fp32"))
     for place in range(4):
         plain.restore(place, {k: v.clone() for k, v in factored.state(place).items()})
     assert plain.state(2).keys() == factored.state(2).keys()
     for engine in (plain, factored):
-        engine.sums = engine.advance(6, rates)
+        engine.sums = engine.advance(6, 5, 1000)
     for one, other in zip(plain.sums, factored.sums, strict=True):
         assert one["elbo"] == pytest.approx(other["elbo"], rel=1e-2)
     again = Engine(company(), sequences, range(4), training)

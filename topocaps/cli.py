@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -138,6 +139,37 @@ def recipes(as_json: AsJson = False) -> None:
         return
     for name, recipe in RECIPES.items():
         _out.print(f"{name:34} {recipe.about}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def bench(as_json: AsJson = False) -> None:
+    """Measure the engine beside a plain reference, on this machine's processors and GPU.
+
+    Example: topocaps bench --json > mine.json
+    """
+    file = Path(__file__).parents[1] / "benchmarks" / "engine.py"
+    spec = importlib.util.spec_from_file_location("benchmarks_engine", file)
+    if not file.exists() or spec is None or spec.loader is None:
+        raise BadInput(
+            "bench needs the source tree, where its reference is: clone the project and "
+            "install it with pip install -e ."
+        )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = []
+    for row in module.rows():
+        rows.append(row)
+        if not as_json:
+            _say(f"{row['name']}: {row['ratio']} times as fast")
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    shown = [
+        [r["name"], f"{r['ours_s'] * 1e3:.3f}", f"{r['reference_s'] * 1e3:.3f}",
+         f"{r['ratio']:.1f}", r["device"]]
+        for r in rows
+    ]  # fmt: skip
+    _print_table([["", "ours, ms", "reference, ms", "ratio", "device"], *shown])
 
 
 def _version(wanted: bool) -> None:

@@ -64,13 +64,13 @@ def run_jobs(
     say: Say = lambda line: None,
     watch: Callable[[str], Watcher] = on_terminal,
 ) -> list[Finished]:
-    """Train, evaluate and report; jobs on the same data with the same training run together.
+    """Train, evaluate and report; jobs on the same data, for as many steps, run together.
 
     What is done already is kept. A model that is no longer finite is said to be so and left out.
     """
     together: dict[object, list[Job]] = {}
     for job in jobs:
-        together.setdefault((job.recipe.data, job.recipe.training), []).append(job)
+        together.setdefault((job.recipe.data, job.recipe.training.pace), []).append(job)
     found = {}
     for group in together.values():
         for job, finished in zip(group, _run_group(group, data, device, say, watch), strict=True):
@@ -99,7 +99,7 @@ def _run_group(
         runs = fit_together(
             [job.recipe.build(frame_shape, job.seed) for job in jobs],
             splits.train,
-            training=recipes[0].training,
+            training=[recipe.training for recipe in recipes],
             outs=[job.out for job in jobs],
             seeds=[job.seed for job in jobs],
             device=device,

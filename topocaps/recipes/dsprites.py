@@ -8,6 +8,7 @@ from typing import Any
 from topocaps.models import VAE
 from topocaps.networks import Norm
 from topocaps.recipes.data import Sprites
+from topocaps.recipes.mnist import HELD
 from topocaps.recipes.recipe import Recipe
 from topocaps.topography import Topography
 from topocaps.training import Precision, Sgd, Training
@@ -74,10 +75,13 @@ CAMERA_READY = (
     _column(_READY, "tvae", "1_2", 1, 1.0, 1.0, 1.0, 1.0, 344),
     _column(_READY, "tvae", "1_3", 1, 1.0, 1.0, 1.0, 1.0, 1034),
     _column(_READY, "tvae", "1_6", 1, 0.67, 0.66, 0.52, 0.42, 2549),
-    _column(_READY, "tvae", "0", 3, 0.17, 0.21, 0.09, 0.51, 2971),
+    _column(
+        _READY, "tvae", "0", 3, 0.17, 0.21, 0.09, 0.51, 2971,
+        training=replace(PAPER.training, clip=HELD),
+    ),
     _column(_READY, "bubble", "1_3", 10, 0.13, 0.12, 0.10, 0.50, 1951),
     _vae(_READY, "Table 2: the plain VAE", 0.18, 0.16, 0.11, 0.52, 6934),
-)
+)  # fmt: skip
 
 SUBMISSION = (
     _column(_FIRST, "tvae", "1_2", 1, 1.0, 1.0, 1.0, 1.0, 131, **_NORMED),

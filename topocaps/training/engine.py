@@ -16,7 +16,7 @@ from topocaps.data.sequences import SequenceSet
 from topocaps.models import SequenceModel
 from topocaps.training.descent import Descent, Plain, side_by_side
 from topocaps.training.factored import Factored
-from topocaps.training.settings import Training
+from topocaps.training.settings import Training, for_each
 from topocaps.training.stack import (
     DeviceRandomness,
     Randomness,
@@ -33,7 +33,7 @@ WORTH_COMPILING = 160_000  # sequences: compiling takes half a minute, and halve
 class Engine:
     """Trains ``models`` together; each sees what its own seed decides.
 
-    Models of one architecture are one stack; stacks run side by side in one program.
+    Models of one architecture and training are one stack; stacks run side by side in one program.
     """
 
     def __init__(
@@ -41,19 +41,26 @@ class Engine:
         models: Sequence[SequenceModel],
         sequences: SequenceSet,
         seeds: Sequence[int],
-        training: Training,
+        training: Training | Sequence[Training],
         *,
         captured: bool = True,
         compiled: bool = False,
     ) -> None:
-        self.sequences, self.training = sequences, training
+        self.sequences = sequences
+        trainings = for_each(training, len(models))
         self.device = sequences.images.device
         # what sequences work out once, they work out here: not in a graph, where they must not wait
         sequences.choose(torch.zeros(1, sequences.NUMBERS, device=self.device))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
         self.parts = [
-            _Part(Stack([models[n] for n in places], sequences.frames), places, seeds, self)
-            for places in by_architecture(models)
+            _Part(
+                Stack([models[n] for n in places], sequences.frames),
+                places,
+                [seeds[n] for n in places],
+                trainings[places[0]],
+                self,
+            )
+            for places in by_architecture(models, trainings)
         ]
         self._streams = [
             torch.cuda.Stream() for _ in self.parts if self.device.type == "cuda" and self.parts[1:]
@@ -67,14 +74,14 @@ class Engine:
         #: steps between looks at the statistics: a look waits for the device
         self.stride = 1 if self.device.type == "cpu" else 100
 
-    def advance(self, first: int, rates: Sequence[float]) -> list[dict[str, float]]:
-        """A step for each learning rate, from step number ``first`` on; the sums of the terms."""
+    def advance(self, first: int, count: int, steps: int) -> list[dict[str, float]]:
+        """``count`` steps of ``steps`` in all, from number ``first`` on; the sums of the terms."""
         self.step.fill_(first - 1)
         for part in self.parts:
             part.sums.zero_()
-        for rate in rates:
+        for step in range(first - 1, first - 1 + count):
             for part in self.parts:
-                part.descent.set_rate(rate)
+                part.descent.set_rate(part.training.optimiser.lr_at(step, steps))
             self._repeat()
         found = {}
         for part in self.parts:
@@ -151,11 +158,17 @@ class _Part:
     """A stack in an engine: its random numbers, its descent, its statistics."""
 
     def __init__(
-        self, stack: Stack, places: Sequence[int], seeds: Sequence[int], engine: Engine
+        self,
+        stack: Stack,
+        places: Sequence[int],
+        seeds: Sequence[int],
+        training: Training,
+        engine: Engine,
     ) -> None:
-        training, device = engine.training, engine.device
-        self.stack, self.places, self.engine = stack, list(places), engine
-        self.randomness: Randomness = randomness([seeds[n] for n in places], device)
+        device = engine.device
+        self.stack, self.places, self.training = stack, list(places), training
+        self.engine = engine
+        self.randomness: Randomness = randomness(seeds, device)
         kind = Factored if Factored.suits(stack, training) else Plain
         self.descent: Descent = kind(stack, training)
         self.sums = torch.zeros(len(stack), len(TERMS), dtype=torch.float64, device=device)
@@ -172,7 +185,7 @@ class _Part:
         """One step for every member."""
         engine, model = self.engine, self.stack.model
         self.randomness.begin(engine.step)
-        sequences, batch = engine.sequences, engine.training.batch
+        sequences, batch = engine.sequences, self.training.batch
         uniform = self.randomness.uniform(batch, sequences.NUMBERS)
         topography = model.topography
         latent = (batch, sequences.frames, topography.capsules, *topography.shape)

@@ -15,14 +15,14 @@ from topocaps.errors import Interrupted
 from topocaps.models import SequenceModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import WORTH_COMPILING, Engine
-from topocaps.training.settings import Training
+from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Silent, Watcher
 
 
 def train(
     models: Sequence[SequenceModel],
     sequences: SequenceSet,
-    training: Training,
+    training: Training | Sequence[Training],
     *,
     seeds: Sequence[int] = (0,),
     states: Sequence[Path] = (),
@@ -39,8 +39,9 @@ def train(
     more; the others go on.
     """
     watcher = watcher or Silent()
-    steps_per_epoch = training.steps_per_epoch(sequences)
-    steps = training.epochs * steps_per_epoch
+    trainings = for_each(training, len(models))
+    steps_per_epoch = trainings[0].steps_per_epoch(sequences)
+    steps = trainings[0].epochs * steps_per_epoch
     progress = [Progress() for _ in models]
 
     def save() -> None:
@@ -55,8 +56,8 @@ def train(
     with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
         engine = Engine(
-            models, sequences, seeds, training,
-            compiled=sequences.images.is_cuda and steps * training.batch >= WORTH_COMPILING,
+            models, sequences, seeds, trainings,
+            compiled=sequences.images.is_cuda and steps * trainings[0].batch >= WORTH_COMPILING,
         )  # fmt: skip
         if begun:
             progress = restore_states(states, engine)
@@ -66,8 +67,7 @@ def train(
         try:
             while step < steps:
                 count = min(engine.stride, steps_per_epoch - step % steps_per_epoch)
-                rates = [training.optimiser.lr_at(step + n, steps) for n in range(count)]
-                sums = engine.advance(step + 1, rates)
+                sums = engine.advance(step + 1, count, steps)
                 look_for_failures()
                 step += count
                 going = [(o, f) for o, f in zip(progress, sums, strict=True) if not o.failed]

@@ -13,7 +13,7 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.models import SequenceModel
-from topocaps.training.settings import Training
+from topocaps.training.settings import Training, for_each
 
 USABLE = 0.9  # of what is free
 _WORKING = 1.5  # what a step holds at once, over what it keeps for the way back
@@ -36,36 +36,47 @@ class Plan:
         return f"{_size(self.total)} ({parts}, data {_size(self.data)})"
 
 
-def plan(models: Sequence[SequenceModel], sequences: SequenceSet, training: Training) -> Plan:
+def plan(
+    models: Sequence[SequenceModel],
+    sequences: SequenceSet,
+    training: Training | Sequence[Training],
+) -> Plan:
     """An upper estimate, from sizes alone; nothing is computed.
 
     A weight of four bytes has a gradient and moments of the same size (or moments and a copy in
     two bytes). A model's activations are what autograd would keep, found by a pass over tensors
     that have shapes and no values.
     """
-    copies = 2 + len(training.optimiser.MOMENTS)
-    weights = [sum(p.numel() * p.element_size() for p in model.parameters()) for model in models]
+    trainings = for_each(training, len(models))
+    weights = [
+        (2 + len(one.optimiser.MOMENTS)) * sum(p.numel() * p.element_size() for p in m.parameters())
+        for m, one in zip(models, trainings, strict=True)
+    ]
     tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
     seen: dict[object, int] = {}
     for model in models:
         key = tuple(p.shape for p in model.parameters())
         if key not in seen:
-            seen[key] = _activations(model, sequences, training.batch)
+            seen[key] = _activations(model, sequences, trainings[0].batch)
     activations = [seen[tuple(p.shape for p in model.parameters())] for model in models]
     return Plan(
-        weights=copies * sum(weights),
+        weights=sum(weights),
         activations=int(_WORKING * sum(activations)),
         data=sum(t.numel() * t.element_size() for t in tensors),
     )
 
 
 def split(
-    models: Sequence[SequenceModel], sequences: SequenceSet, training: Training, free: int
+    models: Sequence[SequenceModel],
+    sequences: SequenceSet,
+    training: Training | Sequence[Training],
+    free: int,
 ) -> list[list[int]]:
     """Places of the models that are trained together: all of them, or as many as fit."""
     if not models:
         return []
-    alone = [plan([model], sequences, training) for model in models]
+    trainings = for_each(training, len(models))
+    alone = [plan([m], sequences, one) for m, one in zip(models, trainings, strict=True)]
     room = int(USABLE * free) - alone[0].data
     parts: list[list[int]] = [[]]
     used = 0
@@ -74,7 +85,7 @@ def split(
         if needs > room:
             raise BadInput(
                 f"a model needs {one}, and {_size(free)} are free: take a smaller batch "
-                f"than {training.batch}, or smaller layers"
+                f"than {trainings[0].batch}, or smaller layers"
             )
         if used + needs > room:
             parts.append([])

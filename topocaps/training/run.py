@@ -21,7 +21,7 @@ from topocaps.models import SequenceModel, build, check_values
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.loop import train
 from topocaps.training.memory import free_memory, plan, split
-from topocaps.training.settings import Training
+from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Watcher, on_terminal
 from topocaps.version import __version__
 
@@ -156,7 +156,7 @@ def fit_together(
     sequences: Any,
     *,
     seeds: Sequence[int],
-    training: Training = Training(),  # noqa: B008 (frozen)
+    training: Training | Sequence[Training] = Training(),  # noqa: B008 (frozen)
     outs: Sequence[str | Path] | None = None,
     device: str = "auto",
     watcher: Watcher | None = None,
@@ -167,7 +167,8 @@ def fit_together(
 
     Training is done on ``device``; the models are then back where they came from. Models of one
     architecture, which may differ in topography and mu, are one stack; stacks run side by side.
-    Each model has its own seed and, with ``outs``, its own run folder. Those that were stopped go
+    Each model has its own seed, its own ``training`` where there are several (of the same batch
+    and epochs) and, with ``outs``, its own run folder. Those that were stopped go
     on, together with those that were stopped at the same step. What does not fit into memory
     together is trained one part after the other. A model that is no longer finite has a
     ``failure``, and the others go on.
@@ -180,19 +181,23 @@ def fit_together(
             raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
     where = choose_device(device)
     told = {
-        "training": describe_training(training),
         "sequences": len(sequences),
         "digest": sequences.digest(),
         "device": describe_device(where),
-        "products": training.precision.on(where).value,
     }
+    trainings = for_each(training, len(models))
     members = [
-        _Member(model, seed, None if outs is None else RunFolder(Path(outs[n])))
+        _Member(model, seed, trainings[n], None if outs is None else RunFolder(Path(outs[n])))
         for n, (model, seed) in enumerate(zip(models, seeds, strict=True))
     ]
     for n, member in enumerate(members):
         if member.folder is not None:
-            own = {"model": member.model.config, "seed": member.seed}
+            own = {
+                "model": member.model.config,
+                "seed": member.seed,
+                "training": describe_training(member.training),
+                "products": member.training.precision.on(where).value,
+            }
             member.folder.begin({**(settings[n] if settings else {}), **told, **own})
     sequences = sequences.to(where)
     watcher = watcher or on_terminal("training")
@@ -200,12 +205,12 @@ def fit_together(
     for group in _by_step([m for m in members if id(m) not in runs]).values():
         free = free_memory(where)
         models = [member.model for member in group]
-        for places in split(models, sequences, training, free):
+        for places in split(models, sequences, [m.training for m in group], free):
             part = [group[n] for n in places]
-            needs = plan([member.model for member in part], sequences, training)
+            needs = plan([m.model for m in part], sequences, [m.training for m in part])
             say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
             for member, run in zip(
-                part, _train_group(part, sequences, training, where, watcher), strict=True
+                part, _train_group(part, sequences, where, watcher), strict=True
             ):
                 runs[id(member)] = run
     return [runs[id(member)] for member in members]
@@ -215,6 +220,7 @@ def fit_together(
 class _Member:
     model: SequenceModel
     seed: int
+    training: Training
     folder: RunFolder | None
 
     @property
@@ -252,7 +258,6 @@ def _by_step(members: Sequence[_Member]) -> dict[int, list[_Member]]:
 def _train_group(
     group: Sequence[_Member],
     sequences: SequenceSet,
-    training: Training,
     where: torch.device,
     watcher: Watcher,
 ) -> list[Run]:
@@ -265,7 +270,7 @@ def _train_group(
         progress = train(
             [member.model.to(where) for member in group],
             sequences,
-            training,
+            [member.training for member in group],
             seeds=[member.seed for member in group],
             states=[member.folder.state for member in group if member.folder is not None],
             watcher=watcher,
@@ -279,7 +284,7 @@ def _train_group(
             ) from None
         halves = group[: len(group) // 2], group[len(group) // 2 :]
         torch.cuda.empty_cache()
-        return [run for h in halves for run in _train_group(h, sequences, training, where, watcher)]
+        return [run for h in halves for run in _train_group(h, sequences, where, watcher)]
     finally:
         for member, home in zip(group, homes, strict=True):
             member.model.to(home)

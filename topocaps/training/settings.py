@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from topocaps.data.sequences import SequenceSet
@@ -38,5 +39,22 @@ class Training:
             known = ", ".join(Precision)
             raise BadInput(f"precision must be one of {known}, not {self.precision!r}") from None
 
+    @property
+    def pace(self) -> tuple[int, int, int | None]:
+        """What models that are trained together must have in common."""
+        return self.batch, self.epochs, self.epoch_size
+
     def steps_per_epoch(self, sequences: SequenceSet) -> int:
         return math.ceil((self.epoch_size or len(sequences)) / self.batch)
+
+
+def for_each(training: Training | Sequence[Training], count: int) -> list[Training]:
+    """The training of each of ``count`` models: the same for all, or one for each."""
+    each = [training] * count if isinstance(training, Training) else list(training)
+    if len(each) != count:
+        raise BadInput(f"there are {count} models and {len(each)} trainings")
+    if len({one.pace for one in each}) > 1:
+        raise BadInput(
+            "models that are trained together have the same batch, epochs and epoch size"
+        )
+    return each

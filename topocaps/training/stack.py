@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from importlib.util import find_spec
 
 import torch
@@ -56,14 +56,17 @@ class Stack:
                 member.get_parameter(name).copy_(value)
 
 
-def by_architecture(models: Sequence[SequenceModel]) -> list[list[int]]:
-    """The places of models that can be one stack: the same networks, capsules and sites."""
+def by_architecture(
+    models: Sequence[SequenceModel], trainings: Sequence[Hashable] | None = None
+) -> list[list[int]]:
+    """The places of models that can be one stack: the same networks, capsules, sites, training."""
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
         shapes = tuple((name, p.shape) for name, p in model.named_parameters())
         lattice = (model.topography.capsules, model.topography.shape)
-        groups.setdefault((kind, shapes, lattice), []).append(place)
+        training = None if trainings is None else trainings[place]
+        groups.setdefault((kind, shapes, lattice, training), []).append(place)
     return list(groups.values())
 
 

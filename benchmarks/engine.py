@@ -1,0 +1,215 @@
+"""The engine beside the plain reference, in one run; ``topocaps bench`` calls this.
+
+Ours and the reference take turns, so that a busy moment of the machine hits both.
+"""
+
+import statistics
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from topocaps.arithmetic import steady_arithmetic
+from topocaps.data import TransformedImages, sprites
+from topocaps.models import VAE
+from topocaps.recipes import RECIPES
+from topocaps.training.engine import Engine
+from topocaps.training.run import describe_device
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference
+
+SEEDS = 3
+
+
+def digits(count=2000):
+    """Strokes of about the size of MNIST's: times do not depend on what is shown."""
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.rand(count, 2, 2, generator=generator) * 16 + 6
+    along = torch.linspace(0, 1, 40)[:, None]
+    points = (ends[:, :1] * along + ends[:, 1:] * (1 - along)).long()  # images points 2
+    images = torch.zeros(count, 28, 28, dtype=torch.uint8)
+    for y in (0, 1):
+        for x in (0, 1):
+            images[torch.arange(count)[:, None], points[..., 0] + y, points[..., 1] + x] = 255
+    return images
+
+
+class Orbits(torch.utils.data.Dataset):
+    """Sprites, looked up one sequence at a time."""
+
+    def __init__(self, sequences):
+        self.images, self.order = sequences.images, sequences.order
+
+    def __len__(self):
+        return len(self.order)
+
+    def __getitem__(self, n):
+        start = torch.randint(self.order.shape[1], ()).item()
+        return self.images[self.order[n].roll(-start)].float() / 255
+
+
+class Ours:
+    """Steps of the engine on recipes, each from several seeds."""
+
+    def __init__(self, recipes, seeds, sequences, device):
+        pairs = [(recipe, seed) for recipe in recipes for seed in range(seeds)]
+        models = [recipe.build(sequences.frame_shape, seed) for recipe, seed in pairs]
+        self.models, self.step = len(models), 0
+        self.engine = Engine(
+            [model.to(device) for model in models],
+            sequences.to(device),
+            [seed for _, seed in pairs],
+            [recipe.training for recipe, _ in pairs],
+            compiled=device.type == "cuda",
+        )
+
+    def seconds(self, steps):
+        """Of one step of one model, in this company."""
+        began = time.perf_counter()
+        self.engine.advance(self.step + 1, steps, 10**6)  # waits for the device
+        self.step += steps
+        return (time.perf_counter() - began) / steps / self.models
+
+
+class Plain:
+    """Steps of reference models, one model after the other."""
+
+    def __init__(self, recipes, dataset, pixels, device):
+        self.dataset, self.device = dataset, device
+        self.models = []
+        for recipe in recipes:
+            t = recipe.topography
+            sizes = (pixels, t.capsules, t.shape[0])
+            self.models.append(
+                reference.VAE(*sizes)
+                if recipe.model is VAE
+                else reference.TopographicVAE(*sizes, t.window, t.reach[0])
+            )
+
+    def seconds(self, steps):
+        began = time.perf_counter()
+        for model in self.models:
+            reference.train(model, self.dataset, steps, device=self.device)
+        return (time.perf_counter() - began) / steps / len(self.models)
+
+
+def take_turns(ours, plain, steps, turns=5):
+    """Medians of both, and of their ratios."""
+    for one, count in zip((ours, plain), steps, strict=True):
+        one.seconds(max(2, count // 2))  # warm
+    found = [(ours.seconds(steps[0]), plain.seconds(steps[1])) for _ in range(turns)]
+    mine, theirs = (statistics.median(column) for column in zip(*found, strict=True))
+    return mine, theirs, statistics.median(b / a for a, b in found)
+
+
+def row(name, device, mine, theirs, ratio, **more):
+    return {
+        "name": name,
+        "ours_s": round(mine, 7),
+        "reference_s": round(theirs, 7),
+        "ratio": round(ratio, 2),
+        "device": describe_device(device),
+        **more,
+    }
+
+
+class Shown:
+    """Making batches of sequences, without a model."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def seconds(self, steps):
+        began = time.perf_counter()
+        for _ in range(steps):
+            self.make()
+        return (time.perf_counter() - began) / steps
+
+
+def floor(recipes, rows, bandwidth, rate):
+    """The least time of a step of these models, by bytes and by FLOPs, a model.
+
+    A weight's bf16 copy is read going forth and, but for first layers of encoders, coming back;
+    weight and momentum are read and written, the copy is written.
+    """
+    moved = computed = 0
+    for recipe, pixels in recipes:
+        model = recipe.build(pixels, 0)
+        for name, matrix in model.named_parameters():
+            if name.endswith("matrix"):
+                first = name.endswith("_given_x.network.0.matrix") and name[0] in "zu"
+                moved += matrix.numel() * (20 if first else 22)
+                computed += matrix.numel() * rows * (4 if first else 6)
+    return {
+        "floor_s": round(max(moved / bandwidth, computed / rate) / len(recipes), 7),
+        "floor_bytes": moved // len(recipes),
+        "floor_flops": computed // len(recipes),
+    }
+
+
+def ceilings(device):
+    """Bytes a second of a large copy, and FLOPs a second of a large bf16 product."""
+    source = torch.empty(2**30, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    square = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    found = []
+    for work, amount in ((lambda: target.copy_(source), 2**31), (lambda: square @ square, 2**40)):
+        work()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(20):
+            work()
+        torch.cuda.synchronize()
+        found.append(20 * amount / (time.perf_counter() - began))
+    return found
+
+
+def rows():
+    """Everything this machine can measure, as a list of rows."""
+    digit_set = TransformedImages(digits())
+    dataset = reference.TransformedDigits(digit_set.images)
+    mnist = [r for name, r in RECIPES.items() if name.startswith("mnist/camera-ready")]
+    cpu = torch.device("cpu")
+    with steady_arithmetic():
+        generator = torch.Generator()
+        shown = Shown(lambda: digit_set.draw(8, generator))
+        one_by_one = Shown(lambda: torch.stack([dataset[n] for n in range(8)]))
+        yield row("MNIST sequences, a batch of 8", cpu, *take_turns(shown, one_by_one, (20, 20)))
+        ours = Ours(mnist[:1], 1, digit_set, cpu)
+        plain = Plain(mnist[:1], dataset, 2352, cpu)
+        yield row("MNIST, 1 TVAE, a step", cpu, *take_turns(ours, plain, (5, 5), turns=9))
+    if torch.cuda.is_available():
+        yield from gpu_rows(mnist, digit_set, dataset)
+
+
+def gpu_rows(mnist, digit_set, dataset):
+    device = torch.device("cuda")
+    limits = ceilings(device)
+    table = [recipe for recipe in mnist for _ in range(SEEDS)]
+    plain = Plain(mnist, dataset, 2352, device)
+    for name, recipes, seeds in (
+        ("MNIST, 1 TVAE, a step", mnist[:1], 1),
+        ("MNIST, 5 columns x 3 seeds, a step of a model", mnist, SEEDS),
+    ):
+        ours = Ours(recipes, seeds, digit_set, device)
+        against = Plain(mnist[:1], dataset, 2352, device) if seeds == 1 else plain
+        least = [(recipe, (3, 28, 28)) for recipe in (table if seeds > 1 else recipes)]
+        more = floor(least, 144, *limits)
+        yield row(name, device, *take_turns(ours, against, (1000, 20), turns=3), **more)
+        del ours
+    orbits = sprites(64)[0]
+    columns = [r for name, r in RECIPES.items() if name.startswith("sprites/camera-ready")]
+    columns = [r for r in columns if not r.name.endswith("tvae-0")]
+    ours = Ours(columns, SEEDS, orbits, device)
+    against = Plain(columns, Orbits(orbits), 4096, device)
+    more = floor([(recipe, (1, 64, 64)) for recipe in columns], 120, *limits)
+    name = "dSprites shapes, 5 columns x 3 seeds, a step of a model"
+    yield row(name, device, *take_turns(ours, against, (1000, 20), turns=3), **more)
+    limits = {"copied_bytes_a_second": limits[0], "bf16_flops_a_second": limits[1]}
+    tf32 = [replace(r, training=replace(r.training, precision="tf32")) for r in mnist]
+    ours = Ours(tf32, SEEDS, digit_set, device)
+    name = "MNIST, 5 columns x 3 seeds in TF32, a step of a model"
+    yield row(name, device, *take_turns(ours, plain, (1000, 20), turns=3), **limits)
