@@ -136,6 +136,8 @@ class Engine:
         """The step as a CUDA graph. The steps that warm it up leave no trace."""
         parameters = [p for part in self.parts for p in part.stack.model.parameters()]
         before = [p.detach().clone() for p in parameters]
+        # parameters are older than the streams of the graph, which waits for them anyway
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -18,6 +18,8 @@ from topocaps.training.engine import WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Silent, Watcher
 
+SAVING = 0.1  # of the time may go into saving states
+
 
 def train(
     models: Sequence[SequenceModel],
@@ -32,8 +34,9 @@ def train(
     """Train models as one program, where they are.
 
     Sequences and noise of each come from its seed alone, so that a model trains the same in any
-    company. With ``states`` (a file for each), a state is saved after every epoch and when the
-    user interrupts, after the step in hand is done; from it the run goes on bit for bit.
+    company. With ``states`` (a file for each), a state is saved after epochs (the first, the last,
+    and so many of the others that saving takes little of the time) and when the user interrupts,
+    after the step in hand is done; from it the run goes on bit for bit.
 
     A model that is no longer finite is said to have ``failed`` in its progress and is saved no
     more; the others go on.
@@ -43,11 +46,16 @@ def train(
     steps_per_epoch = trainings[0].steps_per_epoch(sequences)
     steps = trainings[0].epochs * steps_per_epoch
     progress = [Progress() for _ in models]
+    saved, saving = 0.0, 0.0  # when a state was saved, and how long that took
 
     def save() -> None:
+        nonlocal saved, saving
+        start = time.monotonic()
         for one in progress:
-            one.seconds = before + time.monotonic() - began
+            one.seconds = before + start - began
         save_states(states, progress, engine)
+        saved = time.monotonic()
+        saving = saved - start
 
     def look_for_failures() -> None:
         for place, why in engine.failures().items():
@@ -62,6 +70,7 @@ def train(
         if begun:
             progress = restore_states(states, engine)
         before, began = progress[0].seconds, time.monotonic()
+        saved = began
         step = progress[0].step
         watcher.start(step, steps)
         try:
@@ -86,7 +95,8 @@ def train(
                         record = {"epoch": step // steps_per_epoch, "step": step, **means}
                         one.history.append({**record, "seconds": round(seconds, 3)})
                         one.sums = {}
-                    save()
+                    if step == steps or time.monotonic() - saved >= saving / SAVING:
+                        save()
                     if on_epoch is not None:
                         on_epoch(progress)
                     watcher.epoch(shown.history[-1])
