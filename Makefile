@@ -23,6 +23,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/pool.py
+	$(BIN)/topocaps bench
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,5 @@
-"""On a GPU: the captured step is the plain step, members train as alone, runs resume.
+"""On a GPU: the captured step is the plain step, members train as alone, runs resume, memory is
+what was planned, and a whole test set is measured in seconds.
 
 python benchmarks/graph_equals_eager.py > benchmarks/results/graph-equals-eager-h200.json
 """
@@ -12,31 +13,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from engine import digits
 
 import topocaps as tc
+from topocaps.data import TransformedImages
+from topocaps.recipes import RECIPES
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
+from topocaps.training.memory import plan
 from topocaps.training.watching import Silent
 
 FRAME = (3, 28, 28)
-CAPSULES = tc.Topography(18, (18,), (3,), window=18)
-COLUMNS = [
-    CAPSULES,
-    replace(CAPSULES, window=5),
-    replace(CAPSULES, window=1, reach=(9,)),
-    replace(CAPSULES, window=5, velocity=0.0),
-]
+TABLE = [r for name, r in RECIPES.items() if name.startswith("mnist/camera-ready")]
 STEPS = 20
-OPTIMISERS = {"sgd": tc.Sgd(1e-4), "adam": tc.Adam(1e-3)}
+WAYS = {
+    "sgd, fp32": tc.Training(tc.Sgd(1e-4), precision="fp32"),
+    "sgd, bf16": tc.Training(tc.Sgd(1e-4), precision="bf16"),
+    "adam, bf16": tc.Training(tc.Adam(1e-3), precision="bf16"),
+}
 
 
-def models(columns=COLUMNS, seeds=1):
-    built = []
-    for topography in columns:
-        for seed in range(seeds):
-            torch.manual_seed(seed)
-            built.append(tc.TopographicVAE.mlp(FRAME, topography).cuda())
-    return built
+def models(recipes=TABLE):
+    return [recipe.build(FRAME, seed).cuda() for seed, recipe in enumerate(recipes)]
 
 
 def distance(some, others):
@@ -48,12 +46,11 @@ def distance(some, others):
     )
 
 
-def trained(columns, sequences, seeds, optimiser, captured):
-    members = models(columns)
-    engine = Engine(members, sequences, seeds, optimiser, batch=8, captured=captured)
-    sums = engine.advance(1, [optimiser.lr] * STEPS)
-    engine.stack.write_back()
-    return members, sums[0]["elbo"] / STEPS
+def trained(members, sequences, seeds, training, **how):
+    engine = Engine(members, sequences, seeds, training, **how)
+    engine.advance(1, STEPS, 1000)
+    engine.write_back()
+    return members
 
 
 class StopAfter(Silent):
@@ -62,10 +59,10 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def resumed(sequences, optimiser):
+def resumed(sequences, training):
     """Three epochs of 100 steps without a stop, and with one in the middle."""
-    training = tc.Training(optimiser, batch=8, epochs=3, epoch_size=800)
-    whole, parts, again = models(COLUMNS[:2]), models(COLUMNS[:2]), models(COLUMNS[:2])
+    training = replace(training, epochs=3, epoch_size=800)
+    whole, parts, again = (models(TABLE[:2]) for _ in range(3))
     train(whole, sequences, training, seeds=[0, 1])
     with tempfile.TemporaryDirectory() as folder:
         states = [Path(folder) / f"{n}.safetensors" for n in range(2)]
@@ -74,41 +71,55 @@ def resumed(sequences, optimiser):
         except tc.Interrupted as stopped:
             where = str(stopped)
         train(again, sequences, training, seeds=[0, 1], states=states)
-    return where, distance(again, whole)
+    return {"where": where, "against unstopped": distance(again, whole)}
 
 
-def milliseconds(members, sequences, steps=300):
-    engine = Engine(members, sequences, range(len(members)), tc.Sgd(1e-4), batch=8)
-    engine.advance(1, [1e-4] * 20)
-    torch.cuda.synchronize()
+def memory(sequences, training):
+    """What was planned for fifteen models, and the most that was held."""
+    members = models(TABLE * 3)
+    planned = plan(members, sequences, training).total
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    engine = Engine(members, sequences, range(15), training)
+    engine.advance(1, STEPS, 1000)
+    held = torch.cuda.max_memory_allocated() - before
+    return {"planned, MB": planned >> 20, "held beside the models, MB": held >> 20}
+
+
+def evaluation(sequences):
+    """Seconds for every metric of one model over 10,000 sequences, and the most memory held."""
+    fixed = TransformedImages(sequences.images.repeat(5, 1, 1)).balanced(None, 0)
+    (model,) = models(TABLE[1:2])
+    tc.evaluate(model, sequences.balanced(50, 0))
+    torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    engine.advance(21, [1e-4] * steps)
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / steps * 1e3
+    tc.evaluate(model, fixed)
+    return {
+        "sequences": len(fixed),
+        "seconds": round(time.perf_counter() - began, 2),
+        "held, MB": torch.cuda.max_memory_allocated() >> 20,
+    }
 
 
 def main():
-    generator = torch.Generator().manual_seed(0)
-    frames = torch.randint(256, (500, 18, *FRAME), dtype=torch.uint8, generator=generator)
-    sequences = tc.Sequences.of(frames).to("cuda")
+    sequences = TransformedImages(digits()).to("cuda")
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    for name, optimiser in OPTIMISERS.items():
-        graph, bound = trained(COLUMNS, sequences, range(4), optimiser, captured=True)
-        eager, same = trained(COLUMNS, sequences, range(4), optimiser, captured=False)
-        alone, _ = trained(COLUMNS[1:2], sequences, [1], optimiser, captured=True)
+    seeds = range(len(TABLE))
+    for name, training in WAYS.items():
+        graph = trained(models(), sequences, seeds, training)
+        eager = trained(models(), sequences, seeds, training, captured=False)
+        compiled = trained(models(), sequences, seeds, training, compiled=True)
+        alone = [
+            trained(models()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds
+        ]
         found[name] = {
             "graph against eager, 20 steps": distance(graph, eager),
-            "bounds of the two": [bound, same],
-            "member against alone, 20 steps": distance(graph[1:2], alone),
+            "compiled graph against eager": distance(compiled, eager),
+            "member against alone": distance(graph, alone),
+            "resumed": resumed(sequences, training),
         }
-        where, off = resumed(sequences, optimiser)
-        found[name]["resumed"] = {"where": where, "against unstopped": off}
-    for tf32 in (False, True):
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        found[f"ms a step, {'tf32' if tf32 else 'fp32'}"] = {
-            "12 TVAEs": round(milliseconds(models(seeds=3), sequences), 3),
-            "1 TVAE": round(milliseconds(models(COLUMNS[:1]), sequences), 3),
-        }
+    found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"])
+    found["evaluation"] = evaluation(sequences)
     print(json.dumps(found, indent=2))
 
 
