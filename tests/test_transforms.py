@@ -1,6 +1,7 @@
 """Transformed images: what turns, grows and changes colour does so exactly, and one at a time."""
 
 import gzip
+import os
 import struct
 import sys
 
@@ -150,3 +151,11 @@ def test_what_is_missing_or_broken_is_named(folder, monkeypatch):
     labels.write_bytes(gzip.compress(idx(torch.arange(7))))
     with pytest.raises(tc.BadInput, match="is not MNIST: train should have 25 images"):
         tc.data.mnist(folder)
+
+
+@pytest.mark.skipif("TOPOCAPS_DATA" not in os.environ, reason="needs MNIST's files")
+def test_the_real_mnist_is_what_it_was():
+    train, test = tc.data.digits()
+    assert train.classes[:5].tolist() == [5, 0, 4, 1, 9] and test.classes[:3].tolist() == [7, 2, 1]
+    assert [len(part) for part in tc.data.mnist()] == [48_000, 12_000, 10_000]
+    assert train.images.float().mean().item() == pytest.approx(33.3184, abs=1e-3)

@@ -104,7 +104,7 @@ SUBMISSION = (
 
 #: Chosen on validation images: Adam, large batches, and a decoder that sees t less its prior mean.
 _FAST = Training(
-    optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=32, precision=Precision.BF16
+    optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=40, precision=Precision.BF16
 )
 
 FAST = tuple(

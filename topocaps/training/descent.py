@@ -83,7 +83,7 @@ class Plain(Descent):
     def __init__(self, stack: Stack, training: Training) -> None:
         super().__init__(stack, training)
         self.optimiser = training.optimiser.build(self.parameters.values())
-        self.model, self._bound = stack.model, bound
+        self.model, self._bound, self._rate = stack.model, bound, 0.0
 
     def compile(self) -> None:
         self.model = readable(self.stack)
@@ -117,11 +117,13 @@ class Plain(Descent):
         return torch.stack(found, 1)
 
     def set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        if rate != self._rate:
+            self._rate = rate
+            for group in self.optimiser.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
 
     def moments(self, name: str) -> dict[str, Tensor]:
         return dict(self.optimiser.state.get(self.parameters[name], {}))

@@ -51,7 +51,7 @@ class Factored(Descent):
             views = [self._as(parameter, part) for part in parts]
             parameter.data = views[0].copy_(parameter.data)
             self._moments[name] = dict(zip(self.rule.MOMENTS, views[1:], strict=True))
-        self.rates = torch.zeros(len(stack), device=device)
+        self.rates, self._rate = torch.zeros(len(stack), device=device), 0.0
         #: members may have rates of their own: a search over them is one stack
         self.relative_rates = torch.ones(len(stack), device=device)
         self.count = torch.zeros((), device=device)
@@ -116,7 +116,8 @@ class Factored(Descent):
         shorter: Tensor | None,
     ) -> None:
         """All layers at the same time: those of a small model do not fill a GPU one by one."""
-        self.count += 1
+        if isinstance(self.rule, Adam):
+            self.count += 1
         size, spread = self.rule.step_size(self.rates, self.count)
         updates = [
             functools.partial(
@@ -148,7 +149,9 @@ class Factored(Descent):
         return torch.stack([*layers, *rest], 1)
 
     def set_rate(self, rate: float) -> None:
-        torch.mul(self.relative_rates, rate, out=self.rates)
+        if rate != self._rate:  # a constant one costs nothing
+            torch.mul(self.relative_rates, rate, out=self.rates)
+            self._rate = rate
 
     def moments(self, name: str) -> dict[str, Tensor]:
         counted = {"step": self.count} if isinstance(self.rule, Adam) else {}
