@@ -9,7 +9,11 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.data.transforms import SCALES, STEPS, TransformedImages, rgb, turn
+from topocaps.data.transforms import MOTIONS, SCALES, STEPS, TransformedImages, rgb, sample, turned
+
+
+def turn(images, angle, scale):
+    return sample(images, turned(*images.shape[-2:], angle, scale))
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,30 @@ def test_frames_are_what_their_factors_say(digits):
             torch.testing.assert_close(shown[n, frame], expected, rtol=0, atol=1e-5)
     together = sequences.show(script.reshape(5, 1, STEPS, 4)).x  # any axes in front
     torch.testing.assert_close(together[:, 0], shown)
+
+
+def test_rotation_and_hue_may_move_together(digits):
+    sequences = TransformedImages(digits, MOTIONS["combined"])
+    batch = sequences.draw(20, torch.Generator().manual_seed(1))
+    assert sequences.names == ("rotation", "hue") and batch.factors.shape == (20, STEPS, 2)
+    assert (batch.factors.diff(dim=1) % STEPS == 1).all()
+    image, rotation, hue = sequences.fixed()[3, 5].tolist()
+    angle = torch.tensor([2 * torch.pi * rotation / STEPS])
+    expected = turn(digits[image][None] / 255, angle, torch.ones(1))
+    expected = expected * rgb(torch.tensor(hue / STEPS))[:, None, None]
+    torch.testing.assert_close(sequences.show(sequences.fixed()[3:4]).x[0, 5], expected)
+
+
+def test_a_leaning_digit_is_larger_where_it_is_nearer_and_goes_round():
+    image = torch.full((1, 28, 28), 255, dtype=torch.uint8)
+    sequences = TransformedImages(image, MOTIONS["perspective"])
+    script = torch.stack([torch.tensor([0, n, 0]) for n in range(STEPS)])[None]
+    red = sequences.show(script).x[0, :, 0] > 0.5
+    assert red.sum((1, 2)).min() > 0.3 * 784 and red.sum((1, 2)).max() < 784
+    left, right = red[0, :, :14].sum(), red[0, :, 14:].sum()
+    opposite = red[STEPS // 2]
+    assert left != right and opposite[:, 14:].sum() == left and opposite[:, :14].sum() == right
+    assert len({frame.numpy().tobytes() for frame in red}) == STEPS
 
 
 def test_a_fixed_set_has_every_image_once_and_the_factors_take_turns(digits):

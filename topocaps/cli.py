@@ -17,6 +17,7 @@ from topocaps.arithmetic import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, TopocapsError
 from topocaps.files import make_folder
 from topocaps.recipes import RECIPES, find
+from topocaps.recipes.tables import TABLES
 from topocaps.version import __version__
 
 app = typer.Typer(
@@ -126,6 +127,38 @@ def traverse(
     make_folder(path.parent)
     figures.save(figure, path)
     _out.print(str(path), soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}, or all.")],
+    epochs: Annotated[int | None, typer.Option(help="Instead of the papers' 100.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each model.", min=1)] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results [results; results-short with --epochs].")
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder of runs [runs/reproduce].")] = None,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Run what is missing of a table of the papers; write our numbers beside theirs.
+
+    Example: topocaps reproduce table1 --epochs 1 --seeds 1 --data mnist
+    """
+    if what not in (*TABLES, "all"):
+        raise BadInput(f"there is no {what!r} to reproduce; there are {', '.join(TABLES)} and all")
+    short = "" if epochs is None else "-short"
+    page = study.reproduce(
+        list(TABLES) if what == "all" else [what],
+        out or Path(f"results{short}"),
+        runs or Path("runs") / f"reproduce{short}",
+        epochs,
+        seeds,
+        data,
+        device,
+        _say,
+    )
+    _out.print(str(page), soft_wrap=True)
 
 
 @app.command()

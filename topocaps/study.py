@@ -16,11 +16,14 @@ from topocaps.metrics import evaluate
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, Splits, find
 from topocaps.recipes.data import SOME
+from topocaps.recipes.tables import TABLES
 from topocaps.report import Section, page, table
+from topocaps.results import Results
 from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.run import SCHEMA, choose_device
 from topocaps.training.watching import Watcher, on_terminal
 
+H200_SECONDS = 96e-6  # a step of a model in a table: benchmarks/results/bench-h200.json
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
 Say = Callable[[str], None]
@@ -120,16 +123,23 @@ def _run_group(
             finished.append(Finished.open(folder.path))
         else:
             say(f"{named}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
-            finished.append(evaluate_run(folder.path, device, splits=splits))
+            finished.append(evaluate_run(folder.path, device, splits=splits, together=len(jobs)))
     if len(jobs) == 1 and runs[0].failure is not None:
         raise NonFinite(runs[0].failure)
     return finished
 
 
 def evaluate_run(
-    path: Path, device: str = "auto", data: Path | None = None, splits: Splits | None = None
+    path: Path,
+    device: str = "auto",
+    data: Path | None = None,
+    splits: Splits | None = None,
+    together: int = 1,
 ) -> Finished:
-    """Measure a trained run from its folder; write its metrics, figures and report."""
+    """Measure a trained run from its folder; write its metrics, figures and report.
+
+    ``together`` is how many models shared the seconds of its training.
+    """
     folder = RunFolder(path)
     settings, model = folder.settings(), load(path)
     splits = splits or data_of(path, settings, data)
@@ -155,6 +165,7 @@ def evaluate_run(
             "epochs": len(history),
             "seed": settings["seed"],
             "seconds": history[-1]["seconds"],
+            "together": together,
             "device": settings["device"],
         },
     )
@@ -162,6 +173,58 @@ def evaluate_run(
     draw_figures(finished, splits.held_out)
     write_atomically(folder.report, page(settings["name"], [section(finished)]))
     return finished
+
+
+def reproduce(
+    tables: Sequence[str],
+    out: Path,
+    runs: Path,
+    epochs: int | None = None,
+    seeds: int = 3,
+    data: Path | None = None,
+    device: str = "auto",
+    say: Say = lambda line: None,
+) -> Path:
+    """Run what is missing of the papers' tables, keep every result, write the page of all.
+
+    Run folders are in ``runs``, small results in ``out``. What is there is not run again.
+    """
+    results = Results(out)
+    for name in tables:
+        recipes = TABLES[name].recipes
+        if epochs is not None:
+            recipes = tuple(recipe.change([f"training.epochs={epochs}"]) for recipe in recipes)
+        jobs = [
+            Job(recipe, runs / recipe.name / f"seed-{seed}", seed)
+            for recipe in recipes
+            for seed in range(seeds)
+            if not results.has(recipe, seed)
+        ]
+        say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
+        for run in run_jobs(jobs, data, device, say):
+            recipe = next(r for r in recipes if r.name == run.name)
+            results.keep(recipe, run.metrics["seed"], run.metrics)
+            if run.metrics["seed"] == 0:
+                shown = results.path(recipe, 0).parent / "traversal.png"
+                shown.write_bytes((run.folder.figures / "traversal.png").read_bytes())
+        if epochs is not None and jobs:
+            say(_how_long(name, results, recipes, epochs))
+    return results.write_page()
+
+
+def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: int) -> str:
+    """What the whole table would take here and on a GPU, from what this part of it took."""
+    found = [one for recipe in recipes for one in results.of(recipe)]
+    here = sum(one["seconds"] / one["together"] for one in found) / len(found) / epochs
+    full = TABLES[name].recipes
+    models, whole = 3 * len(full), full[0].training.epochs
+    hours = here * models * whole / 3600
+    steps = (full[0].training.epoch_size or 48_000) / full[0].training.batch * whole
+    gpu = models * steps * H200_SECONDS / 3600
+    return (
+        f"{name} in full ({models} models, {whole} epochs) would take {hours:,.1f} hours of "
+        f"training here, and {gpu:.1f} on an H200"
+    )
 
 
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:

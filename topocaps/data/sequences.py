@@ -34,9 +34,6 @@ class SequenceSet(ABC):
 
     images: Tensor
 
-    #: random numbers that choose one sequence
-    NUMBERS = 3
-
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
@@ -56,12 +53,17 @@ class SequenceSet(ABC):
     def fewest(self) -> int:
         """Sequences of the rarest moving factor."""
 
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """Random numbers that choose one sequence."""
+
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def choose(self, uniform: Tensor) -> Tensor:
-        """Random scripts from random numbers, (…, NUMBERS) in [0, 1)."""
+        """Random scripts from random numbers, (…, numbers) in [0, 1)."""
 
     @abstractmethod
     def show(self, script: Tensor) -> Batch:
@@ -80,7 +82,7 @@ class SequenceSet(ABC):
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """``count`` random sequences."""
-        uniform = torch.rand(count, self.NUMBERS, generator=generator, device=generator.device)
+        uniform = torch.rand(count, self.numbers, generator=generator, device=generator.device)
         return self.show(self.choose(uniform))
 
     def batches(self, size: int) -> Iterator[Batch]:
@@ -146,6 +148,10 @@ class Sequences(SequenceSet):
 
     def __len__(self) -> int:
         return len(self.order)
+
+    @property
+    def numbers(self) -> int:
+        return 3
 
     @property
     def frames(self) -> int:

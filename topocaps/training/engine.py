@@ -50,7 +50,7 @@ class Engine:
         trainings = for_each(training, len(models))
         self.device = sequences.images.device
         # what sequences work out once, they work out here: not in a graph, where they must not wait
-        sequences.choose(torch.zeros(1, sequences.NUMBERS, device=self.device))
+        sequences.choose(torch.zeros(1, sequences.numbers, device=self.device))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
         self.parts = [
             _Part(
@@ -188,7 +188,7 @@ class _Part:
         engine, model = self.engine, self.stack.model
         self.randomness.begin(engine.step)
         sequences, batch = engine.sequences, self.training.batch
-        uniform = self.randomness.uniform(batch, sequences.NUMBERS)
+        uniform = self.randomness.uniform(batch, sequences.numbers)
         topography = model.topography
         latent = (batch, sequences.frames, topography.capsules, *topography.shape)
         noise = [self.randomness.normal(*latent) for _ in range(model.DRAWN)]

@@ -1,0 +1,78 @@
+"""Results: what was measured stands beside what the papers say, and is not run twice."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import topocaps as tc
+from topocaps import study
+from topocaps.recipes import find
+from topocaps.recipes.tables import TABLES
+from topocaps.results import Results
+
+TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A table of two small models."""
+    monkeypatch.setattr("topocaps.study.SOME", 3)
+    monkeypatch.setattr("topocaps.recipes.data.SOME", 3)
+    recipes = tuple(r.change(TINY) for r in TABLES["table2"].recipes[1:3])
+    table = replace(TABLES["table2"], recipes=recipes)
+    monkeypatch.setitem(TABLES, "table2", table)
+    return table
+
+
+def reproduce(folder, **changes):
+    said = []
+    wanted = dict(epochs=1, seeds=2, say=said.append, device="cpu") | changes
+    page = study.reproduce(["table2"], folder / "results", folder / "runs", **wanted)
+    return page.read_text(), said
+
+
+def test_a_table_is_run_kept_and_written_once(small, tmp_path):
+    page, said = reproduce(tmp_path)
+    assert said[0] == "table2: 0 results are there, 4 to run"
+    assert "in full (6 models, 100 epochs) would take" in said[-1] and "on an H200" in said[-1]
+    results = Results(tmp_path / "results")
+    for recipe in small.recipes:
+        found = results.of(recipe)
+        assert [one["seed"] for one in found] == [0, 1]
+        assert all(
+            one["epochs"] == 1 and one["untrained"] and one["together"] == 4 for one in found
+        )
+        assert (tmp_path / "results" / recipe.name / "traversal.png").exists()
+        mean = sum(one["equivariance_error"] for one in found) / 2
+        row = next(line for line in page.splitlines() if recipe.name in line)
+        assert f"{mean:,.0f} ±" in row and f"{recipe.claims['equivariance_error']:,.0f}" in row
+    again, said = reproduce(tmp_path)
+    assert said == ["table2: 4 results are there, 0 to run"] and again == page
+    more, said = reproduce(tmp_path, seeds=3)
+    assert said[0] == "table2: 4 results are there, 2 to run" and more != page
+
+
+def test_results_of_other_epochs_are_not_mixed(small, tmp_path):
+    reproduce(tmp_path, seeds=1)
+    with pytest.raises(tc.BadInput, match="of 1 epochs, and 2 are asked for: choose another --out"):
+        reproduce(tmp_path, seeds=1, epochs=2)
+
+
+def test_a_run_is_not_trained_again_when_its_result_was_lost(small, tmp_path):
+    reproduce(tmp_path, seeds=1)
+    lost = tmp_path / "results" / small.recipes[0].name / "seed-0.json"
+    before = json.loads(lost.read_text())
+    lost.unlink()
+    _, said = reproduce(tmp_path, seeds=1)
+    assert any("trained already" in line for line in said)
+    assert json.loads(lost.read_text()) == before
+
+
+def test_the_papers_numbers_are_data():
+    assert [len(table.recipes) for table in TABLES.values()] == [5, 6, 5, 10, 12, 2]
+    claims = find("mnist/camera-ready/tvae-5_36").claims
+    assert claims == {"log_px_paper": (-186.0, 0.7), "equivariance_error": (3247, 3)}
+    for table in list(TABLES.values())[:5]:
+        for recipe in table.recipes:
+            assert recipe.claims, recipe.name

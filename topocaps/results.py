@@ -1,0 +1,163 @@
+"""Measured results: a small file for every recipe and seed, and the page that is made of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topocaps.errors import BadInput
+from topocaps.files import make_folder, read_json, write_atomically, write_json
+from topocaps.recipes import Recipe
+from topocaps.recipes.tables import TABLES, Number, Table
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The folder of results: ``<recipe>/seed-<n>.json`` and ``README.md``."""
+
+    folder: Path
+
+    def path(self, recipe: Recipe, seed: int) -> Path:
+        return self.folder / recipe.name / f"seed-{seed}.json"
+
+    def has(self, recipe: Recipe, seed: int) -> bool:
+        """Whether this recipe was run from this seed for as many epochs."""
+        path = self.path(recipe, seed)
+        if not path.exists():
+            return False
+        epochs = read_json(path)["epochs"]
+        if epochs != recipe.training.epochs:
+            raise BadInput(
+                f"{path} is of {epochs} epochs, and {recipe.training.epochs} are asked for: "
+                "choose another --out"
+            )
+        return True
+
+    def keep(self, recipe: Recipe, seed: int, metrics: dict[str, Any]) -> None:
+        """Write a result: what metrics.json holds, in few digits."""
+        path = self.path(recipe, seed)
+        make_folder(path.parent)
+        write_json(path, _few_digits(metrics))
+
+    def of(self, recipe: Recipe) -> list[dict[str, Any]]:
+        """What there is of a recipe, by seed."""
+        files = sorted((self.folder / recipe.name).glob("seed-*.json"))
+        return [read_json(file) for file in files]
+
+    def write_page(self) -> Path:
+        """README.md, from what there is."""
+        parts = [_HEAD]
+        for name, table in TABLES.items():
+            rows = [(recipe, self.of(recipe)) for recipe in table.recipes]
+            if any(found for _, found in rows):
+                parts.append(_section(name, table, rows))
+        page = self.folder / "README.md"
+        write_atomically(page, "\n\n".join(parts) + "\n")
+        return page
+
+
+_HEAD = """# Results
+
+Written by `topocaps reproduce`; every number is the mean over seeds ± their standard deviation,
+from `<recipe>/seed-<n>.json` in this folder. *paper* is what the paper reports, *untrained* the
+same network before its first step: what a number owes to the structure that is built in. E_eq and
+log p(x) are of all 10,000 test images for MNIST, and of 500 held-out orbits of each factor for
+sprites, which are a re-rendering in dSprites' geometry, not dSprites; CapCorr takes the most
+favourable start where a factor loops. *gain* is traversal_gain: 1 is perfect, 0 the sequence's own
+mean frame, below 0 worse than not moving; frames inside the window do not count, so a window over
+the whole sequence has none."""
+
+
+def _section(
+    name: str, table: Table, rows: Sequence[tuple[Recipe, Sequence[dict[str, Any]]]]
+) -> str:
+    """One table, with what it took to make it."""
+    header = ["model"]
+    for number in table.numbers:
+        header += [number.label, "paper", "untrained"]
+    lines = [header]
+    for recipe, found in rows:
+        cells = [f"`{recipe.name}`<br>{recipe.about}{_count(found)}"]
+        for number in table.numbers:
+            cells += [
+                _cell(number, found),
+                _claim(number, recipe),
+                _cell(number, _untrained(found)),
+            ]
+        lines.append(cells)
+    used = [column for column in range(len(header)) if any(r[column] != NONE for r in lines[1:])]
+    shown = [[line[column] for column in used] for line in lines]
+    text = ["| " + " | ".join(line) + " |" for line in shown]
+    text.insert(1, "|" + "---|" * len(used))
+    everything = [one for _, found in rows for one in found]
+    hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
+    devices = ", ".join(sorted({one["device"] for one in everything}))
+    epochs = sorted({one["epochs"] for one in everything})
+    made = (
+        f"`topocaps reproduce {name}`: {len(everything)} runs of {_range(epochs)} epochs, "
+        f"{hours:.2f} hours of training in all, on {devices}."
+    )
+    return "\n".join([f"## {table.title}", "", made, "", *text])
+
+
+def _values(number: Number, found: Iterable[dict[str, Any]]) -> list[float]:
+    values = []
+    for one in found:
+        value: Any = one
+        for key in number.path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, int | float):
+            values.append(float(value))
+    return values
+
+
+def _cell(number: Number, found: Iterable[dict[str, Any]]) -> str:
+    values = _values(number, found)
+    if not values:
+        return NONE
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return _written(statistics.mean(values), spread, number.digits)
+
+
+def _claim(number: Number, recipe: Recipe) -> str:
+    value: Any = recipe.claims
+    for key in number.path:
+        value = value.get(key) if hasattr(value, "get") else None
+    if value is None:
+        return NONE
+    mean, spread = value if isinstance(value, tuple | list) else (value, None)
+    return _written(mean, spread, number.digits)
+
+
+def _written(mean: float, spread: float | None, digits: int) -> str:
+    text = f"{mean:,.{digits}f}".replace("-", "−")
+    return text if spread is None else f"{text} ± {spread:,.{digits}f}"
+
+
+def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["untrained"] for one in found if "untrained" in one]
+
+
+def _count(found: Sequence[dict[str, Any]]) -> str:
+    return "" if len(found) == 3 else f" ({len(found)} seed{'s' * (len(found) != 1)})"
+
+
+def _range(epochs: Sequence[int]) -> str:
+    return str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+
+
+def _few_digits(value: Any) -> Any:
+    """Six significant digits are more than any of this is known to."""
+    if isinstance(value, dict):
+        return {key: _few_digits(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_few_digits(item) for item in value]
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.6g}")
+    return value
