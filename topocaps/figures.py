@@ -39,6 +39,10 @@ TOPOGRAPHY_CAPTION = (
     "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), "
     "and with how many of them in common every other latent's energy is tied to its own (right)."
 )
+TORUS_CAPTION = (
+    "The test image that excites each site of the torus most, flattened (Fig. 3), and the classes "
+    "of these images: neighbours are alike where the map is organised."
+)
 HISTORY_CAPTION = "The bound and its parts over training, nats a frame."
 
 GREY, ACCENT = "#8a8f98", "#c8402f"
@@ -143,6 +147,35 @@ def topography(topography: Topography, frames: int) -> Figure:
     return figure
 
 
+def torus(images: Tensor, classes: Tensor) -> Figure:
+    """The image that excites each site most, and its class: (rows, columns, *frame), flattened."""
+    rows, columns = classes.shape
+    figure, axes = _canvas(1, 2, (0.42 * columns + 5.2, 0.42 * rows))
+    axes[0].imshow(_tile(images), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    axes[0].set_axis_off()
+    axes[0].set_title("strongest image of every site", fontsize=10)
+    colours = axes[1].imshow(classes.numpy(), cmap="tab10", vmin=-0.5, vmax=9.5)
+    axes[1].set_xticks([])
+    axes[1].set_yticks([])
+    axes[1].set_title("its class", fontsize=10)
+    figure.colorbar(colours, ax=axes[1], fraction=0.046, ticks=range(10))
+    return figure
+
+
+def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Mean CapCorr against L/S, for one or several kinds of model (Fig. 5)."""
+    figure, (axis,) = _canvas(1, 1, (6.4, 3.6))
+    for name, points in found.items():
+        lengths, values = zip(*sorted(points), strict=True)
+        style = "--" if "untrained" in name or "paper" in name else "-"
+        axis.plot(lengths, values, style, marker="o", markersize=4, label=name)
+    axis.set_xlabel("L / S")
+    axis.set_ylabel("CapCorr, mean of all factors")
+    axis.legend(frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     """The bound and its parts by epoch."""
     figure, axes = _canvas(1, 2, (8.2, 3.2))
@@ -168,7 +201,10 @@ def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
     if batch.factors is None or not names:
         return [f"sequence {n}" for n in range(len(batch.x))]
     moves = (batch.factors != batch.factors[:, :1]).any(1)
-    return [" and ".join(names[c] for c in row.nonzero().flatten()) + " moves" for row in moves]
+    return [
+        " and ".join(names[c] for c in row.nonzero().flatten()) + " moves" if row.any() else "still"
+        for row in moves
+    ]
 
 
 def _tile(block: Tensor) -> NDArray[np.float32]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from topocaps import figures
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.errors import BadInput, Interrupted, NonFinite
 from topocaps.files import make_folder, read_json, write_atomically, write_json
-from topocaps.metrics import evaluate
+from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, Splits, find
 from topocaps.recipes.data import SOME
@@ -159,6 +161,7 @@ def evaluate_run(
             "schema": SCHEMA,
             "recipe": settings["name"],
             **on(splits.held_out, splits.each, model),
+            **({"map": _map(model, splits.held_out.to(where))} if _is_map(model) else {}),
             "split": splits.name,
             "untrained": on(splits.held_out, splits.each, untrained),
             "train": on(splits.train, SOME, model),
@@ -227,6 +230,27 @@ def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: in
     )
 
 
+def _is_map(model: SequenceModel) -> bool:
+    return model.topography.capsules == 1 and len(model.topography.shape) == 2
+
+
+def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
+    """Whether neighbours of a map like images of the same class."""
+    _, classes = _strongest(model, sequences)
+    found = neighbour_agreement(classes)
+    shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
+    return {**shares, "classes": classes.tolist()}
+
+
+def _strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
+    """The images that excite the sites of a map most, and their classes."""
+    which = strongest_images(model, sequences)[0]  # rows columns
+    shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
+    assert shown.factors is not None
+    images = shown.x[:, 0].unflatten(0, which.shape)
+    return images.cpu(), shown.factors[:, 0, 0].reshape(which.shape).cpu()
+
+
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
     """The main job: a TVAE and a VAE of the same size on small sprites, side by side."""
     jobs = [Job(find(f"sprites/{name}"), out / name) for name in ("tvae", "vae")]
@@ -256,7 +280,8 @@ def compare(runs: list[Finished]) -> list[list[str]]:
 
 def section(run: Finished) -> Section:
     """The part of a report that one run fills."""
-    captions = {"traversal": figures.TRAVERSAL_CAPTION, "by_lag": figures.BY_LAG_CAPTION}
+    captions = {"torus": figures.TORUS_CAPTION} if _is_map(run.model) else {}
+    captions |= {"traversal": figures.TRAVERSAL_CAPTION, "by_lag": figures.BY_LAG_CAPTION}
     captions |= {"topography": figures.TOPOGRAPHY_CAPTION, "history": figures.HISTORY_CAPTION}
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
     metrics = run.metrics
@@ -281,6 +306,9 @@ def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
     window = run.metrics["traversal"]["window"]
+    if _is_map(run.model):
+        picture = figures.torus(*_strongest(run.model, held_out))
+        figures.save(picture, run.folder.figures / "torus.png")
     drawn = {
         "traversal": figures.traversals(run.model, examples(held_out), held_out.names, window),
         "by_lag": figures.by_lag({run.name: run.metrics}),

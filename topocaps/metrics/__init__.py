@@ -7,9 +7,11 @@ from topocaps.metrics.equivariance import (
     equivariance_errors,
 )
 from topocaps.metrics.evaluate import evaluate
+from topocaps.metrics.maps import Agreement, neighbour_agreement, strongest_images
 from topocaps.metrics.traversal import Traversal, traversal, unseen_lags
 
 __all__ = [
+    "Agreement",
     "CapCorr",
     "Traversal",
     "capcorr",
@@ -17,7 +19,9 @@ __all__ = [
     "equivariance_error",
     "equivariance_errors",
     "evaluate",
+    "neighbour_agreement",
     "observed_rolls",
+    "strongest_images",
     "traversal",
     "unseen_lags",
 ]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from topocaps.data.mnist import mnist
-from topocaps.data.sequences import SequenceSet
+import torch
+
+from topocaps.data.mnist import VALIDATION, Digits, digits, mnist
+from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import sprites
+from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput, whole_number
 
 SOME = 500  # sequences of every factor, where not all are measured
@@ -47,14 +50,35 @@ class Mnist:
     """
 
     evaluated: int | None = None  #: test sequences of each factor; all images where None
+    motion: str = "single"  #: which factors move together
 
     def __post_init__(self) -> None:
         if self.evaluated is not None:
             whole_number("evaluated", self.evaluated)
+        if self.motion not in MOTIONS:
+            raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
 
     def load(self, folder: Path | None = None) -> Splits:
         train, _, test = mnist(folder)
+        motion = MOTIONS[self.motion]
+        train, test = (TransformedImages(part.images, motion) for part in (train, test))
         return Splits(train, test, "test images", self.evaluated)
 
 
-DATA: dict[str, type[Sprites] | type[Mnist]] = {"Sprites": Sprites, "Mnist": Mnist}
+@dataclass(frozen=True)
+class StillMnist:
+    """Digits as they are, grey and upright: sequences of one frame, with their class."""
+
+    def load(self, folder: Path | None = None) -> Splits:
+        train, test = digits(folder)
+        return Splits(_still(train, VALIDATION), _still(test), "test images", None)
+
+
+def _still(part: Digits, left_out: int = 0) -> Sequences:
+    count = len(part.images) - left_out
+    classes = part.classes[:count, None].long()
+    return Sequences(part.images[:count, None], torch.arange(count)[:, None], classes, ("class",))
+
+
+Data = Sprites | Mnist | StillMnist
+DATA: dict[str, type[Data]] = {kind.__name__: kind for kind in (Sprites, Mnist, StillMnist)}

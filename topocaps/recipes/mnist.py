@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from topocaps.networks import Norm
-from topocaps.recipes.data import Mnist
+from topocaps.recipes.data import Mnist, StillMnist
 from topocaps.recipes.papers import CAMERA_READY, HELD, SUBMISSION, TRAINING, Columns
 from topocaps.recipes.recipe import Recipe
 from topocaps.topography import Topography
-from topocaps.training import Adam, Precision, Training
+from topocaps.training import Adam, Precision, Sgd, Training
 
 _COLUMNS = Columns(
     base=Recipe(
@@ -64,6 +64,31 @@ NORMS = (
     _vae(SUBMISSION, _found((-192.5, 0.5), (13273.2, 1.4)), "vae-wn", norm=Norm.WEIGHT),
 )
 
+#: Fig. 1 and 18, 19: factors that move together.
+TOGETHER = tuple(
+    replace(
+        _column(SUBMISSION, "tvae-13_36", 3, {}),
+        name=f"mnist/submission/{motion}",
+        about=about,
+        data=Mnist(motion=motion),
+    )
+    for motion, about in (
+        ("combined", "rotation and hue move together (Fig. 1, 18)"),
+        ("perspective", "a digit leans round in space while its hue moves (Fig. 19)"),
+    )
+)
+
+#: Fig. 3: one capsule on a torus, no coherence in time.
+TORUS = Recipe(
+    name="mnist/submission/torus",
+    about="single images on an 18 x 18 torus of 5 x 5 neighbourhoods (Fig. 3)",
+    data=StillMnist(),
+    topography=Topography(capsules=1, shape=(18, 18), reach=(5, 5)),
+    training=replace(TRAINING, optimiser=Sgd(lr=1e-3, momentum=0.9), batch=128),
+    mu=-5.0,
+    norm=Norm.WEIGHT,
+)
+
 #: Chosen on validation images: Adam, large batches, and a decoder that sees t less its prior mean.
 _FAST = Training(
     optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=40, precision=Precision.BF16
@@ -81,4 +106,4 @@ FAST = tuple(
     for recipe in FINAL[:2]
 )
 
-MNIST = (*FINAL, *FIRST, *NORMS, *FAST)
+MNIST = (*FINAL, *FIRST, *NORMS, *TOGETHER, TORUS, *FAST)

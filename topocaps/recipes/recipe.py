@@ -12,7 +12,7 @@ from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput, whole_number
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
-from topocaps.recipes.data import Mnist, Sprites
+from topocaps.recipes.data import Data
 from topocaps.topography import Topography
 from topocaps.training import Training
 from topocaps.training.run import describe_training
@@ -24,7 +24,7 @@ class Recipe:
 
     name: str
     about: str
-    data: Sprites | Mnist
+    data: Data
     topography: Topography
     training: Training
     model: type[TopographicVAE] | type[VAE] = TopographicVAE
