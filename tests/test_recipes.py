@@ -8,6 +8,7 @@ import torch
 
 import topocaps as tc
 from topocaps.recipes import RECIPES, find
+from topocaps.recipes.tables import TABLES
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
@@ -24,7 +25,7 @@ def test_every_recipe_builds_describes_itself_and_has_frames_to_predict(recipe):
     assert tc.metrics.unseen_lags(window, frames) or recipe.topography.window == frames
 
 
-PAPERS = [r for r in RECIPES.values() if "camera-ready" in r.name or "submission" in r.name]
+PAPERS = list({r.name: r for n in range(1, 6) for r in TABLES[f"table{n}"].recipes}.values())
 
 
 @pytest.mark.parametrize("recipe", PAPERS, ids=lambda recipe: recipe.name)
@@ -48,8 +49,8 @@ def test_the_papers_recipes_are_the_papers(recipe):
 
 def test_a_table_is_one_program():
     """All columns share data and training: they are trained together."""
-    for table in ("mnist/camera-ready", "mnist/submission", "sprites/camera-ready"):
-        columns = [r for r in PAPERS if r.name.startswith(table)]
+    for n in range(1, 6):
+        columns = TABLES[f"table{n}"].recipes
         assert len({(r.data, r.training.pace) for r in columns}) == 1
 
 

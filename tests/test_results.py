@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 import topocaps as tc
 from topocaps import study
@@ -43,7 +44,7 @@ def test_a_table_is_run_kept_and_written_once(small, tmp_path):
         assert all(
             one["epochs"] == 1 and one["untrained"] and one["together"] == 4 for one in found
         )
-        assert (tmp_path / "results" / recipe.name / "traversal.png").exists()
+        assert (tmp_path / "results" / recipe.name / "traversals.png").exists()
         mean = sum(one["equivariance_error"] for one in found) / 2
         row = next(line for line in page.splitlines() if recipe.name in line)
         assert f"{mean:,.0f} ±" in row and f"{recipe.claims['equivariance_error']:,.0f}" in row
@@ -70,9 +71,55 @@ def test_a_run_is_not_trained_again_when_its_result_was_lost(small, tmp_path):
 
 
 def test_the_papers_numbers_are_data():
-    assert [len(table.recipes) for table in TABLES.values()] == [5, 6, 5, 10, 12, 2]
+    assert [len(TABLES[f"table{n}"].recipes) for n in range(1, 6)] == [5, 6, 5, 10, 12]
+    assert [len(TABLES[f"figure{n}"].recipes) for n in (1, 3, 4, 5, 18, 19)] == [1, 1, 2, 12, 1, 1]
     claims = find("mnist/camera-ready/tvae-5_36").claims
     assert claims == {"log_px_paper": (-186.0, 0.7), "equivariance_error": (3247, 3)}
     for table in list(TABLES.values())[:5]:
         for recipe in table.recipes:
             assert recipe.claims, recipe.name
+
+
+def test_figures_are_drawn_from_numbers(tmp_path):
+    results = Results(tmp_path)
+    metrics = {
+        "capcorr": {"x": 0.9, "y": 0.7},
+        "untrained": {"capcorr": {"x": 0.5, "y": None}},
+        "traversal": {"by_lag": [1.0] * 15, "orbit_mean_by_lag": [2.0] * 15, "window": 5},
+        "traversal_gain": 0.123456789,
+        "epochs": 100,
+        "seconds": 36.0,
+        "together": 4,
+        "device": "a machine",
+    }
+    for name in ("tvae-1_6", "tvae-1_3"):
+        for seed in (0, 1):
+            results.keep(find(f"sprites/submission/{name}"), seed, metrics)
+    results.draw()
+    page = results.write_page().read_text()
+    assert (tmp_path / "figure5.png").exists() and (tmp_path / "sprites-by-lag.png").exists()
+    assert "![figure5](figure5.png)" in page and "![table5](sprites-by-lag.png)" in page
+    assert "4 runs of 100 epochs, 0.01 hours of training in all, on a machine" in page
+    assert results.of(find("sprites/submission/tvae-1_6"))[0]["traversal_gain"] == 0.123457
+
+
+def test_neighbours_of_an_organised_map_agree_and_of_a_random_one_do_not():
+    stripes = torch.arange(18)[:, None].expand(18, 18) // 2
+    found = tc.metrics.neighbour_agreement(stripes)
+    assert found.observed == pytest.approx(0.75) and found.p_value == 1e-4
+    assert found.shuffled == pytest.approx(1 / 9, abs=0.01)
+    mixed = torch.randint(10, (18, 18), generator=torch.Generator().manual_seed(0))
+    assert tc.metrics.neighbour_agreement(mixed).p_value > 0.01
+
+
+def test_the_strongest_image_of_a_site_is_found_over_all_batches():
+    images = torch.zeros(7, 1, 1, 2, 2)
+    images[5, 0, 0, 1, 0] = 1.0  # the strongest for site (1, 0), in a later batch
+
+    class Reads(tc.VAE):
+        def encode(self, x, sample=False):
+            return x[:, :, 0][:, :, None]
+
+    model = Reads.mlp((1, 2, 2), tc.Topography(1, (2, 2)), hidden=(2,))
+    found = tc.metrics.strongest_images(model, tc.Sequences.of(images), batch=3)
+    assert found.shape == (1, 2, 2) and found[0, 1, 0] == 5

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topocaps import figures
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
-from topocaps.recipes import Recipe
+from topocaps.models import VAE
+from topocaps.recipes import RECIPES, Recipe
 from topocaps.recipes.tables import TABLES, Number, Table
 
 NONE = "–"
@@ -50,6 +52,33 @@ class Results:
         files = sorted((self.folder / recipe.name).glob("seed-*.json"))
         return [read_json(file) for file in files]
 
+    def draw(self) -> None:
+        """The figures that are made of numbers, from what there is."""
+        for data in ("mnist", "sprites"):
+            runs = {}
+            for recipe in RECIPES.values():
+                found = self.of(recipe)
+                if recipe.name.startswith(f"{data}/submission/tvae-") and found:
+                    runs[recipe.name.split("/")[-1]] = found[0]
+            if runs:
+                figures.save(figures.by_lag(runs), self.folder / f"{data}-by-lag.png")
+        points: dict[str, list[tuple[float, float]]] = {}
+        for recipe in TABLES["figure5"].recipes:
+            if recipe.model is VAE:
+                continue
+            kind = recipe.name.split("/")[-1].split("-")[0]
+            length = recipe.topography.window / recipe.topography.shape[0] / 2
+            length = 0.0 if recipe.topography.window == 1 else length
+            for one in self.of(recipe):
+                points.setdefault(kind, []).append((length, _mean_capcorr(one)))
+                control = points.setdefault(f"{kind}, untrained", [])
+                control.append((length, _mean_capcorr(one["untrained"])))
+                claimed = points.setdefault(f"{kind}, paper", [])
+                claimed.append((length, _mean_capcorr(recipe.claims)))
+        if points:
+            drawn = {name: _means(values) for name, values in points.items()}
+            figures.save(figures.capcorr_by_length(drawn), self.folder / "figure5.png")
+
     def write_page(self) -> Path:
         """README.md, from what there is."""
         parts = [_HEAD]
@@ -57,9 +86,41 @@ class Results:
             rows = [(recipe, self.of(recipe)) for recipe in table.recipes]
             if any(found for _, found in rows):
                 parts.append(_section(name, table, rows))
+                parts += self._pictures(name, table)
         page = self.folder / "README.md"
         write_atomically(page, "\n\n".join(parts) + "\n")
         return page
+
+    def _pictures(self, name: str, table: Table) -> list[str]:
+        """What is shown under a table: figures whole, traversals of tables as links."""
+        own = [f"![{name}]({name}.png)"] if (self.folder / f"{name}.png").exists() else []
+        lag = {"table4": "mnist-by-lag.png", "table5": "sprites-by-lag.png"}.get(name)
+        if lag and (self.folder / lag).exists():
+            own.append(f"Nats of the true frame under the rolled one, by lag:\n\n![{name}]({lag})")
+        files = [
+            (recipe, f"{recipe.name}/{table.picture}.png")
+            for recipe in table.recipes
+            if (self.folder / recipe.name / f"{table.picture}.png").exists()
+        ]
+        if table.is_figure and len(files) <= 2:
+            own += [f"![{recipe.name}]({file})" for recipe, file in files]
+        elif files:
+            links = ", ".join(f"[{recipe.name}]({file})" for recipe, file in files)
+            own.append(f"Traversals of the first seed: {links}.")
+        return own
+
+
+def _mean_capcorr(metrics: Any) -> float:
+    values = [value for value in metrics["capcorr"].values() if value is not None]
+    return statistics.mean(values) if values else math.nan
+
+
+def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The mean of all values at every place."""
+    places: dict[float, list[float]] = {}
+    for place, value in points:
+        places.setdefault(place, []).append(value)
+    return [(place, statistics.mean(values)) for place, values in sorted(places.items())]
 
 
 _HEAD = """# Results

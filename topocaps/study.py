@@ -17,7 +17,7 @@ from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, Splits, find
-from topocaps.recipes.data import SOME
+from topocaps.recipes.data import SOME, Mnist
 from topocaps.recipes.tables import TABLES
 from topocaps.report import Section, page, table
 from topocaps.results import Results
@@ -25,6 +25,7 @@ from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.run import SCHEMA, choose_device
 from topocaps.training.watching import Watcher, on_terminal
 
+TRAVERSALS = 12  # of a model beside its results
 H200_SECONDS = 96e-6  # a step of a model in a table: benchmarks/results/bench-h200.json
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
@@ -206,13 +207,40 @@ def reproduce(
         say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
         for run in run_jobs(jobs, data, device, say):
             recipe = next(r for r in recipes if r.name == run.name)
-            results.keep(recipe, run.metrics["seed"], run.metrics)
+            results.keep(recipe, run.metrics["seed"], _with_generalisation(run, data, device))
             if run.metrics["seed"] == 0:
-                shown = results.path(recipe, 0).parent / "traversal.png"
-                shown.write_bytes((run.folder.figures / "traversal.png").read_bytes())
+                _show(run, results.path(recipe, 0).parent, data)
         if epochs is not None and jobs:
             say(_how_long(name, results, recipes, epochs))
+    results.draw()
     return results.write_page()
+
+
+def _with_generalisation(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
+    """The metrics, with those on rotation and hue together for a model that saw them singly."""
+    recorded = run.settings["data"]
+    if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
+        return run.metrics
+    combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
+    where = choose_device(device)
+    window = run.settings["unseen_window"]
+    found = evaluate(run.model.to(where), combined.to(where), window=window, seed=EVALUATION_SEED)
+    run.model.cpu()
+    kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
+    return {**run.metrics, "generalisation": kept}
+
+
+def _show(run: Finished, folder: Path, data: Path | None) -> None:
+    """The pictures of a run that stand beside its results: traversals, a torus."""
+    held_out = data_of(run.folder.path, run.settings, data).held_out
+    if _is_map(run.model):
+        picture = figures.torus(*_strongest(run.model, held_out))
+        figures.save(picture, folder / "torus.png")
+        return
+    shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
+    window = run.metrics["traversal"]["window"]
+    picture = figures.traversals(run.model, shown, held_out.names, window)
+    figures.save(picture, folder / "traversals.png")
 
 
 def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: int) -> str:

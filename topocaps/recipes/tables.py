@@ -1,4 +1,4 @@
-"""The papers' tables: which recipes are their rows, which numbers their columns."""
+"""The papers' tables and figures: which recipes are their rows, which numbers their columns."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ class Table:
     title: str
     recipes: tuple[Recipe, ...]
     numbers: tuple[Number, ...]
+    picture: str = "traversals"  #: that is shown of the first seed
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether its pictures are what it is about."""
+        return "Figure" in self.title
 
 
 _ERROR = Number("E_eq", ("equivariance_error",), 0)
@@ -40,17 +46,48 @@ _CAPCORR = (
     _GAIN,
 )  # fmt: skip
 
-_NORMS = tuple(r for r in mnist.FIRST if r.name.endswith(("/tvae-5_36", "/vae")))
+_MAP = (
+    Number("neighbours of one class", ("map", "agreement"), 2),
+    Number("when shuffled", ("map", "shuffled"), 2),
+    Number("p", ("map", "p_value"), 4),
+    _LIKELIHOOD[0],
+)
+_ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
+
+
+def _named(*endings: str) -> tuple[Recipe, ...]:
+    return tuple(r for r in (*mnist.FIRST, *dsprites.FIRST) if r.name.endswith(endings))
+
+
+_COMBINED, _PERSPECTIVE = mnist.TOGETHER
 
 TABLES = {
     "table1": Table("Table 1 (camera-ready): MNIST", mnist.FINAL, _LIKELIHOOD),
     "table2": Table("Table 2 (camera-ready): sprites for dSprites", dsprites.FINAL, _CAPCORR),
     "table3": Table(
-        "Table 3 (submission): norms of weights, MNIST", (*mnist.NORMS, *_NORMS), _LIKELIHOOD
+        "Table 3 (submission): norms of weights, MNIST",
+        (*mnist.NORMS, *_named("mnist/submission/tvae-5_36", "mnist/submission/vae")),
+        _LIKELIHOOD,
     ),
     "table4": Table("Table 4 (submission): MNIST, all models", mnist.FIRST, _LIKELIHOOD),
     "table5": Table(
         "Table 5 (submission): sprites for dSprites, all models", dsprites.FIRST, _CAPCORR
     ),
-    "fast": Table("The fast recipe: the models of Table 1", mnist.FAST, _LIKELIHOOD),
+    "figure1": Table("Figure 1: rotation and hue together", (_COMBINED,), (_GAIN, _ERROR)),
+    "figure3": Table("Figure 3: a torus", (mnist.TORUS,), _MAP, picture="torus"),
+    "figure4": Table(
+        "Figure 4: traversals",
+        _named("mnist/submission/tvae-13_36", "sprites/submission/tvae-1_3"),
+        (_GAIN,),
+    ),
+    "figure5": Table("Figure 5: CapCorr against L", dsprites.FIRST, _CAPCORR[:4]),
+    "traversals": Table("Figures 6 to 17: traversals", (*mnist.FIRST, *dsprites.FIRST), (_GAIN,)),
+    "figure18": Table("Figure 18: rotation and hue together", (_COMBINED,), (_GAIN, _ERROR)),
+    "figure19": Table("Figure 19: perspective and hue", (_PERSPECTIVE,), (_GAIN, _ERROR)),
+    "generalisation": Table(
+        "Generalisation (6.3, B.4): trained on single motions, traversing combined ones",
+        mnist.FINAL,
+        (_GAIN, _ELSEWHERE),
+    ),
+    "fast": Table("The fast recipe: two models of Table 1", mnist.FAST, _LIKELIHOOD),
 }
