@@ -149,3 +149,23 @@ def test_arrays_of_your_own():
         Sequences.of(None)
     with pytest.raises(BadInput, match="at least 8"):
         sprites(4)
+
+
+def test_dsprites_own_file_is_read_where_it_is_given(tmp_path, monkeypatch):
+    module = sys.modules["topocaps.data.sprites"]
+    monkeypatch.setattr(module, "SUBSET", (range(3), range(1, 6), range(0, 30, 15), range(2), [0]))
+    monkeypatch.setattr(module, "ALL", (3, 6, 40, 2, 2))
+    images = np.zeros((3 * 6 * 40 * 2 * 2, 64, 64), np.uint8)
+    place = np.ravel_multi_index((2, 3, 15, 1, 0), module.ALL)
+    images[place] = 1
+    archive = tmp_path / "dsprites_64x64.npz"
+    np.savez_compressed(archive, imgs=images)
+    found = module.read_subset(archive)
+    expected = np.ravel_multi_index((2, 2, 1, 1, 0), (3, 5, 2, 2, 1))
+    assert found.shape == (60, 64, 64) and found[expected].min() == 255
+    assert np.delete(found, expected, 0).max() == 0
+    np.savez_compressed(archive, imgs=images[:5])
+    with pytest.raises(BadInput, match=r"dsprites_64x64.npz is not the dSprites file: imgs has"):
+        module.read_subset(archive)
+    with pytest.raises(BadInput, match="dSprites has a resolution of 64, not 32"):
+        sprites(32, archive)

@@ -1,14 +1,18 @@
 """Transformed images: what turns, grows and changes colour does so exactly, and one at a time."""
 
 import gzip
+import hashlib
+import http.server
 import os
 import struct
 import sys
+import threading
 
 import pytest
 import torch
 
 import topocaps as tc
+from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import MOTIONS, SCALES, STEPS, TransformedImages, rgb, sample, turned
 
 
@@ -158,8 +162,78 @@ def test_mnist_is_read_packed_or_not_and_split(folder, monkeypatch):
     assert tc.data.mnist()[2].digest() == test.digest()
 
 
-def test_what_is_missing_or_broken_is_named(folder, monkeypatch):
+class Mirror(http.server.BaseHTTPRequestHandler):
+    """Serves a folder, resumes, and breaks off after some bytes where it is told to."""
+
+    def do_GET(self):
+        name = self.path.rsplit("/", 1)[-1]
+        self.server.asked.append((name, self.headers.get("Range")))
+        content = self.server.files.get(name)
+        if content is None:
+            self.send_error(404)
+            return
+        wanted = self.headers.get("Range")
+        first = int(wanted[6:-1]) if wanted else 0
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(content) - first))
+        self.end_headers()
+        self.wfile.write(content[first : self.server.breaks or None])
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def mirror():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
+        server.files, server.asked, server.breaks = {}, [], None
+        server.address = f"http://127.0.0.1:{server.server_port}/"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_download_goes_on_where_it_was_cut(mirror, tmp_path):
+    content = bytes(range(256)) * 1000
+    mirror.files["a.bin"], mirror.breaks = content, 100_000
+    with pytest.raises(NotDownloaded, match=r"got 100000 of 256000 bytes|IncompleteRead"):
+        download([mirror.address], "a.bin", tmp_path)
+    mirror.breaks = None
+    found = download([f"{mirror.address}nowhere/", mirror.address], "a.bin", tmp_path)
+    assert found.read_bytes() == content and ("a.bin", "bytes=100000-") in mirror.asked
+    assert not (tmp_path / "a.bin.part").exists()
+    with pytest.raises(NotDownloaded, match="404"):
+        download([mirror.address], "b.bin", tmp_path)
+
+
+def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
+    folder, mirror, monkeypatch, tmp_path_factory
+):
+    module = sys.modules["topocaps.data.mnist"]
     monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
+    monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr(module, "MIRRORS", (mirror.address,))
+    sums = {}
+    for plain in module._SUMS:
+        files = [folder / plain, folder / f"{plain}.gz"]
+        content = next(f for f in files if f.exists()).read_bytes()
+        content = content if (folder / plain).exists() else gzip.decompress(content)
+        mirror.files[f"{plain}.gz"] = gzip.compress(content)
+        sums[plain] = hashlib.sha256(content).hexdigest()[:16]
+    with pytest.raises(tc.BadInput, match=r"train-images-idx3-ubyte.gz as downloaded is not MNIST"):
+        tc.data.mnist()
+    monkeypatch.setattr(module, "_SUMS", sums)
+    assert len(tc.data.mnist()[0]) == 20
+    asked = len(mirror.asked)
+    assert len(tc.data.mnist()[0]) == 20 and len(mirror.asked) == asked
+
+
+def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
+    monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
+    monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys.modules["topocaps.data.mnist"], "MIRRORS", ("http://127.0.0.1:9/",))
     with pytest.raises(tc.BadInput, match=r"--data, or in .TOPOCAPS_DATA .train-images-idx3-ubyte"):
         tc.data.mnist()
     images = folder / "train-images-idx3-ubyte"

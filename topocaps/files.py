@@ -42,6 +42,13 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"{path} is not JSON: {error}") from error
 
 
+def cache_folder() -> Path:
+    """$TOPOCAPS_CACHE, or topocaps in the user's cache."""
+    if own := os.environ.get("TOPOCAPS_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "topocaps"
+
+
 def make_folder(path: Path) -> Path:
     """Make a folder that can be written, or say why not."""
     try:

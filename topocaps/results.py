@@ -129,10 +129,10 @@ Written by `topocaps reproduce`; every number is the mean over seeds ± their st
 from `<recipe>/seed-<n>.json` in this folder. *paper* is what the paper reports, *untrained* the
 same network before its first step: what a number owes to the structure that is built in. E_eq and
 log p(x) are of all 10,000 test images for MNIST, and of 500 held-out orbits of each factor for
-sprites, which are a re-rendering in dSprites' geometry, not dSprites; CapCorr takes the most
-favourable start where a factor loops. *gain* is traversal_gain: 1 is perfect, 0 the sequence's own
-mean frame, below 0 worse than not moving; frames inside the window do not count, so a window over
-the whole sequence has none."""
+sprites; where these are *rendered*, they are a re-rendering in dSprites' geometry, not dSprites.
+CapCorr takes the most favourable start where a factor loops. *gain* is traversal_gain: 1 is
+perfect, 0 the sequence's own mean frame, below 0 worse than not moving; frames inside the window do
+not count, so a window over the whole sequence has none."""
 
 
 def _section(
@@ -158,11 +158,12 @@ def _section(
     text.insert(1, "|" + "---|" * len(used))
     everything = [one for _, found in rows for one in found]
     hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
+    sources = ", ".join(sorted({one.get("data", "") for one in everything} - {""}))
     devices = ", ".join(sorted({one["device"] for one in everything}))
     epochs = sorted({one["epochs"] for one in everything})
     made = (
         f"`topocaps reproduce {name}`: {len(everything)} runs of {_range(epochs)} epochs, "
-        f"{hours:.2f} hours of training in all, on {devices}."
+        f"{hours:.2f} hours of training in all, on {devices}. Data: {sources}."
     )
     return "\n".join([f"## {table.title}", "", made, "", *text])
 

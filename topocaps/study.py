@@ -164,6 +164,7 @@ def evaluate_run(
             **on(splits.held_out, splits.each, model),
             **({"map": _map(model, splits.held_out.to(where))} if _is_map(model) else {}),
             "split": splits.name,
+            "data": splits.source,
             "untrained": on(splits.held_out, splits.each, untrained),
             "train": on(splits.train, SOME, model),
             "epochs": len(history),

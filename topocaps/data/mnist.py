@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import math
 import os
 import struct
@@ -13,13 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import TransformedImages
 from topocaps.errors import BadInput
+from topocaps.files import cache_folder
 
-VALIDATION = (
-    12_000  # of the 60,000 training images: the last, as in the released code's 80/20 split
+VALIDATION = 12_000  # of the 60,000 training images, the last
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 _FILES = {"train": 60_000, "t10k": 10_000}
+_KINDS = {"images": 3, "labels": 1}  # axes
+#: how the SHA-256 of the unpacked files begin
+_SUMS = {
+    "train-images-idx3-ubyte": "ba891046e6505d7a",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d7",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e4",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de3373",
+}
 
 
 @dataclass(frozen=True)
@@ -31,15 +44,31 @@ class Digits:
 
 
 def data_folder(folder: str | Path | None) -> Path:
-    """The folder that was given, or $TOPOCAPS_DATA."""
-    found = folder or os.environ.get("TOPOCAPS_DATA")
-    if not found:
+    """The folder that was given, or $TOPOCAPS_DATA, or the cache, filled from the network."""
+    if found := folder or os.environ.get("TOPOCAPS_DATA"):
+        return Path(found)
+    cached = cache_folder() / "mnist"
+    try:
+        for plain in _SUMS:
+            if not (cached / f"{plain}.gz").exists():
+                _check(download(MIRRORS, f"{plain}.gz", cached), plain)
+    except NotDownloaded as error:
         raise BadInput(
-            "MNIST is needed: give the folder of its files with --data, or in $TOPOCAPS_DATA "
-            f"({', '.join(_names(which, what)[0] for which in _FILES for what in _KINDS)}, "
-            "as .gz or unpacked)"
-        )
-    return Path(found)
+            "MNIST is needed and cannot be downloaded: give the folder of its files with --data, "
+            f"or in $TOPOCAPS_DATA ({', '.join(_SUMS)}, as .gz or unpacked). {error}"
+        ) from error
+    return cached
+
+
+def _check(path: Path, plain: str) -> None:
+    """Keep a download only if it is what it should be."""
+    try:
+        found = hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
+    except (OSError, EOFError) as error:
+        found = str(error)
+    if not found.startswith(_SUMS[plain]):
+        path.unlink()
+        raise BadInput(f"{path.name} as downloaded is not MNIST's (its sum is wrong): try again")
 
 
 def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
@@ -61,9 +90,6 @@ def mnist(
     split = len(train.images) - VALIDATION
     parts = train.images[:split], train.images[split:], test.images
     return tuple(map(TransformedImages, parts))  # type: ignore[return-value]
-
-
-_KINDS = {"images": 3, "labels": 1}  # axes
 
 
 def _names(which: str, what: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
-from topocaps.files import write_atomically
+from topocaps.files import cache_folder, write_atomically
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +26,8 @@ SCALES = np.linspace(0.5, 1, 6)
 ORIENTATIONS = np.linspace(0, 2 * math.pi, 40)
 POSITIONS = np.linspace(0, 1, 32)
 
+#: How many values the factors have in the official file.
+ALL = (3, 6, 40, 32, 32)
 #: The subset of the papers: 3 shapes, the 5 largest scales, every other of the first 30
 #: orientations and positions; 50,625 images.
 SUBSET = (range(3), range(1, 6), range(0, 30, 2), range(0, 30, 2), range(0, 30, 2))
@@ -97,13 +99,6 @@ def render_subset(resolution: int) -> NDArray[np.uint8]:
     return np.concatenate(images).astype(np.uint8) * np.uint8(255)
 
 
-def cache_folder() -> Path:
-    """$TOPOCAPS_CACHE, or topocaps in the user's cache."""
-    if own := os.environ.get("TOPOCAPS_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "topocaps"
-
-
 def _images(resolution: int) -> NDArray[np.uint8]:
     """Rendered once, then read from the cache; without a usable cache, rendered again."""
     count = math.prod(map(len, SUBSET))
@@ -123,8 +118,23 @@ def _images(resolution: int) -> NDArray[np.uint8]:
     return images
 
 
-def sprites(resolution: int = 64) -> tuple[Sequences, Sequences]:
+def read_subset(archive: Path) -> NDArray[np.uint8]:
+    """The same subset of the official file, which has an image for all factors."""
+    wanted = np.ravel_multi_index(np.meshgrid(*SUBSET, indexing="ij"), ALL).ravel()
+    try:
+        with np.load(archive) as file:
+            images = file["imgs"]
+            if images.shape != (math.prod(ALL), 64, 64):
+                raise ValueError(f"imgs has the shape {images.shape}")
+            return images[wanted] * np.uint8(255)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{archive} is not the dSprites file: {error}") from error
+
+
+def sprites(resolution: int = 64, archive: Path | None = None) -> tuple[Sequences, Sequences]:
     """(training, held-out) sequences of 15 binary frames, (1, resolution, resolution).
+
+    Rendered, or read from dSprites' own file (``archive``, 64 x 64).
 
     An orbit is all values of x, y, orientation or scale (looped three times), the others fixed.
     20 % of the orbits of each factor are held out; their single frames occur in training orbits of
@@ -132,7 +142,10 @@ def sprites(resolution: int = 64) -> tuple[Sequences, Sequences]:
     """
     if resolution < 8:
         raise BadInput(f"sprites need a resolution of at least 8, not {resolution}")
-    images = torch.from_numpy(_images(resolution))[:, None]
+    if archive is not None and resolution != 64:
+        raise BadInput(f"dSprites has a resolution of 64, not {resolution}")
+    found = _images(resolution) if archive is None else read_subset(archive)
+    images = torch.from_numpy(found)[:, None]
     sizes = tuple(map(len, SUBSET))
     factors = torch.cartesian_prod(*map(torch.arange, sizes))
     grid = torch.arange(len(images)).reshape(sizes)

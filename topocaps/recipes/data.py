@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +23,14 @@ class Splits:
 
     train: SequenceSet
     held_out: SequenceSet
+    source: str  #: of the frames
     name: str  #: of what is held out
     each: int | None  #: how many of every factor are measured; all where None
 
 
 @dataclass(frozen=True)
 class Sprites:
-    """The rendered sprites; a fifth of the orbits is held out."""
+    """Sprites, or dSprites where its file is given; a fifth of the orbits is held out."""
 
     resolution: int = 64
 
@@ -37,9 +39,16 @@ class Sprites:
             raise BadInput(f"resolution must be a whole number from 8, not {self.resolution!r}")
 
     def load(self, folder: Path | None = None) -> Splits:
-        if folder is not None:
-            raise BadInput("sprites are rendered, not read: leave --data out")
-        return Splits(*sprites(self.resolution), "held-out orbits", SOME)
+        archive = self._archive(folder)
+        source = "dSprites" if archive else "sprites (rendered)"
+        return Splits(*sprites(self.resolution, archive), source, "held-out orbits", SOME)
+
+    def _archive(self, folder: Path | None) -> Path | None:
+        """dSprites' own file where there is one in the folder of data."""
+        given = folder or os.environ.get("TOPOCAPS_DATA")
+        if self.resolution != 64 or given is None:
+            return None
+        return next(iter(sorted(Path(given).glob("dsprites*.npz"))), None)
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Mnist:
         train, _, test = mnist(folder)
         motion = MOTIONS[self.motion]
         train, test = (TransformedImages(part.images, motion) for part in (train, test))
-        return Splits(train, test, "test images", self.evaluated)
+        return Splits(train, test, "MNIST", "test images", self.evaluated)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class StillMnist:
 
     def load(self, folder: Path | None = None) -> Splits:
         train, test = digits(folder)
-        return Splits(_still(train, VALIDATION), _still(test), "test images", None)
+        return Splits(_still(train, VALIDATION), _still(test), "MNIST", "test images", None)
 
 
 def _still(part: Digits, left_out: int = 0) -> Sequences:

@@ -1,0 +1,71 @@
+"""Files from the network: with progress, and resumed where they were cut."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from topocaps.errors import BadInput, TopocapsError
+from topocaps.files import make_folder
+
+_AT_ONCE = 1 << 16
+_TIMEOUT = 20.0  # seconds without a byte
+
+
+class NotDownloaded(TopocapsError):
+    """None of the mirrors gave the file."""
+
+
+def download(mirrors: Sequence[str], name: str, folder: Path) -> Path:
+    """``name`` from the first mirror that has it, into ``folder``.
+
+    What an interrupted call left (``name.part``) is gone on with.
+    """
+    make_folder(folder)
+    whole, part = folder / name, folder / f"{name}.part"
+    problems = []
+    for mirror in mirrors:
+        try:
+            _fetch(f"{mirror}{name}", part)
+        except (OSError, urllib.error.URLError, BadInput) as error:
+            problems.append(f"{mirror}: {error}")
+        else:
+            part.replace(whole)
+            return whole
+    raise NotDownloaded("; ".join(problems))
+
+
+def _fetch(url: str, part: Path) -> None:
+    """The rest of a file, or all of it where the server does not resume."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # there is nothing after what we have
+            return
+        raise
+    with answer, _progress() as progress:
+        resumed = answer.status == 206
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else int(length) + (have if resumed else 0)
+        task = progress.add_task(part.stem, total=total, completed=have if resumed else 0)
+        with part.open("ab" if resumed else "wb") as file:
+            while block := answer.read(_AT_ONCE):
+                file.write(block)
+                progress.advance(task, len(block))
+    if total is not None and part.stat().st_size != total:
+        raise BadInput(f"got {part.stat().st_size} of {total} bytes")
+
+
+def _progress() -> Progress:
+    """A bar where a person sits; nothing in a log."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
