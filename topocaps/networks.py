@@ -115,7 +115,10 @@ class GaussianEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Normal:  # … *frame -> … capsules *shape
         # products may be of a lower precision, distributions are not
-        outputs = self.network(x.flatten(-self.frame_axes)).to(x.dtype)
+        return self.distribution(self.network(x.flatten(-self.frame_axes)).to(x.dtype))
+
+    def distribution(self, outputs: Tensor) -> Normal:
+        """What the network's outputs mean."""
         mean, log_variance = outputs.chunk(2, -1)
         return Normal(
             mean.unflatten(-1, self.latent_shape),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from topocaps.data.sequences import SequenceSet
+from topocaps.evidence import Posterior
 from topocaps.models import SequenceModel
-from topocaps.networks import Linear, Norm
+from topocaps.networks import GaussianEncoder, Linear, Norm
 from topocaps.training.descent import Descent, bound, readable, shorten, shorter_by, side_by_side
 from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.precision import Precision
@@ -33,27 +34,24 @@ class Factored(Descent):
         super().__init__(stack, training)
         self.rule = training.optimiser
         self.model = readable(stack)
-        self.layers = dict(_factor(self.model, len(stack)))
-        weights = {f"{name}.matrix": layer.matrix for name, layer in self.layers.items()}
-        self.rest = {n: p for n, p in self.parameters.items() if n not in weights}
+        self.layers = _factor(self.model, len(stack))
+        for layer in self.layers:
+            layer.keep(self.rule.MOMENTS)
+        self._moments = {name: m for layer in self.layers for name, m in layer.moments().items()}
+        self.rest = {n: p for n, p in self.parameters.items() if n not in self._moments}
         sizes = [p.numel() // len(stack) for p in self.rest.values()]
         device = next(stack.model.parameters()).device
         self._flat = torch.zeros(1 + len(self.rule.MOMENTS), len(stack), sum(sizes), device=device)
-        self._moments = {
-            name: {
-                key: aligned(torch.zeros_like(w, requires_grad=False)) for key in self.rule.MOMENTS
-            }
-            for name, w in weights.items()
-        }
         for (name, parameter), *parts in zip(
             self.rest.items(), *(flat.split(sizes, 1) for flat in self._flat), strict=True
         ):
             views = [self._as(parameter, part) for part in parts]
             parameter.data = views[0].copy_(parameter.data)
             self._moments[name] = dict(zip(self.rule.MOMENTS, views[1:], strict=True))
-        self.rates, self._rate = torch.zeros(len(stack), device=device), 0.0
+        # of every member, and once more for its second encoder in a layer of two
+        self.rates, self._rate = torch.zeros(2 * len(stack), device=device), 0.0
         #: members may have rates of their own: a search over them is one stack
-        self.relative_rates = torch.ones(len(stack), device=device)
+        self.relative_rates = torch.ones(2, len(stack), device=device)
         self.count = torch.zeros((), device=device)
         self.streams = [torch.cuda.Stream() for _ in range(4)] if device.type == "cuda" else []
         self._bound: Any = _factored_bound
@@ -90,16 +88,15 @@ class Factored(Descent):
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        layers = list(self.layers.values())
         frames = noise[0].shape[: -1 - len(self.model.topography.shape)].numel()
-        for layer in layers:
+        for layer in self.layers:
             layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):
-            terms, inputs = self._bound(self.model, layers, sequences, uniform, noise)
+            terms, inputs = self._bound(self.model, self.layers, sequences, uniform, noise)
             loss = -terms[:, TERMS.index("elbo")].sum()
-            wanted = [*(layer.slot for layer in layers), *self.rest.values()]
+            wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
             down = torch.autograd.grad(loss, wanted)
-        back, gradients = down[: len(layers)], down[len(layers) :]
+        back, gradients = down[: len(self.layers)], down[len(self.layers) :]
         squares, shorter = None, None
         if self.training.clip is not None:
             squares = self._squares(inputs, back, gradients)
@@ -119,13 +116,13 @@ class Factored(Descent):
         if isinstance(self.rule, Adam):
             self.count += 1
         size, spread = self.rule.step_size(self.rates, self.count)
+        twice = None if shorter is None else shorter.repeat(2)
         updates = [
             functools.partial(
-                descend, self.rule, x, dy, layer.stacked(layer.matrix.detach()),
-                [layer.stacked(m) for m in self._moments[f"{name}.matrix"].values()],
-                layer.coarse, size, spread, shorter,
+                descend, self.rule, x, dy, layer.matrix, layer.held, layer.coarse,
+                size, spread, twice,
             )
-            for x, dy, (name, layer) in zip(inputs, back, self.layers.items(), strict=True)
+            for x, dy, layer in zip(inputs, back, self.layers, strict=True)
         ]  # fmt: skip
 
         def the_rest() -> None:
@@ -133,7 +130,7 @@ class Factored(Descent):
             if shorter is not None:
                 gradient = shorten(gradient, shorter)
             weights, *moments = self._flat
-            self._move(self.rule, weights, gradient, moments, size, spread)
+            self._move(self.rule, weights, gradient, moments, size[: len(self.stack)], spread)
 
         side_by_side([*updates, the_rest], self.streams)
 
@@ -142,15 +139,19 @@ class Factored(Descent):
     ) -> Tensor:
         """|dyᵀ x|² is the sum of (x xᵀ)(dy dyᵀ), entry by entry: two small products."""
         layers = [
-            ((x @ x.mT).float() * (dy @ dy.mT).float()).sum((1, 2)).clamp_min(0)
+            part
             for x, dy in zip(inputs, back, strict=True)
+            for part in ((x @ x.mT).float() * (dy @ dy.mT).float())
+            .sum((1, 2))
+            .clamp_min(0)
+            .split(len(self.stack))
         ]
         rest = [g.reshape(len(self.stack), -1).square().sum(1) for g in others]
         return torch.stack([*layers, *rest], 1)
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:  # a constant one costs nothing
-            torch.mul(self.relative_rates, rate, out=self.rates)
+            torch.mul(self.relative_rates.flatten(), rate, out=self.rates)
             self._rate = rate
 
     def moments(self, name: str) -> dict[str, Tensor]:
@@ -168,55 +169,111 @@ class Factored(Descent):
         self.refresh()
 
     def refresh(self) -> None:
-        for layer in self.layers.values():
+        for layer in self.layers:
             layer.refresh()
 
 
 class FactoredLinear(nn.Module):
-    """A ``Linear`` that multiplies by a bf16 copy of its weights, and tells what came in.
+    """Linear layers, of all members and of one or two networks, as one product.
 
-    Inputs and outputs are widened with zeros inside, to the multiples of 16 that tensor cores and
-    wide loads want.
+    It multiplies by a bf16 copy of the weights, and tells what came in. Inputs and outputs are
+    widened with zeros inside, to the multiples of 16 that tensor cores and wide loads want. The
+    layers' own parameters become views of its matrix.
     """
 
     coarse: Tensor
 
-    def __init__(self, linear: Linear, members: int) -> None:
+    def __init__(self, linears: Mapping[str, Linear], members: int) -> None:
         super().__init__()
-        self.matrix, self.bias, self.members = linear.matrix, linear.bias, members
-        self.outputs, self.inputs = linear.matrix.shape[-2:]
-        self.matrix.data = aligned(self.matrix.data)
+        self.linears = nn.ModuleDict({n.replace(".", "/"): one for n, one in linears.items()})
+        self.biases = [one.bias for one in linears.values()]
+        self.members, self.models = members, members * len(linears)
+        matrices = [_stacked(one.matrix.data, 3) for one in linears.values()]
+        self.outputs, self.inputs = matrices[0].shape[1:]
+        self.matrix = aligned(torch.cat(matrices))
+        for one, part in zip(linears.values(), self.matrix.split(members), strict=True):
+            one.matrix.data = part if one.matrix.ndim == 3 else part[0]
         self.wide_outputs, self.wide_inputs = _wide(self.outputs), _wide(self.inputs)
         self.slot = torch.empty(0, 0)
+        self.held: list[Tensor] = []
         self.refresh()
+
+    def keep(self, keys: Sequence[str]) -> None:
+        """Make room for moments."""
+        self.keys = keys
+        self.held = [aligned(torch.zeros_like(self.matrix)) for _ in keys]
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        """Of every layer's matrix, by its name in the model."""
+        found = {}
+        for n, (name, one) in enumerate(self.linears.items()):
+            parts = [held.split(self.members)[n] for held in self.held]
+            parts = parts if one.matrix.ndim == 3 else [part[0] for part in parts]
+            found[f"{name.replace('/', '.')}.matrix"] = dict(zip(self.keys, parts, strict=True))
+        return found
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights anew."""
         missing = (0, self.wide_inputs - self.inputs, 0, self.wide_outputs - self.outputs)
-        coarse = pad(self.stacked(self.matrix), missing).bfloat16()
+        coarse = pad(self.matrix, missing).bfloat16()
         if hasattr(self, "coarse"):
             self.coarse.copy_(coarse)
         else:
             self.register_buffer("coarse", coarse, persistent=False)
 
-    def stacked(self, matrix: Tensor) -> Tensor:
-        """With the models in front, also where there is one."""
-        return matrix if matrix.ndim == 3 else matrix[None]
-
     def expect(self, rows: int) -> None:
         """Make the slot: a tensor that holds nothing, of which the outputs' gradient is asked."""
         if self.slot.shape[1] != rows:
             nothing = torch.empty(1, dtype=torch.bfloat16, device=self.coarse.device)
-            wanted = nothing.expand(self.members, rows, self.wide_outputs)
+            wanted = nothing.expand(self.models, rows, self.wide_outputs)
             self.slot = wanted.requires_grad_()
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(self.members, -1, self.inputs).bfloat16()
+        rows = x.reshape(self.models, -1, self.inputs).bfloat16()
         self.came = pad(rows, (0, self.wide_inputs - self.inputs))
         y = _Product.apply(self.came, self.coarse, self.slot)[..., : self.outputs]
-        bias = self.bias.reshape(self.members, 1, self.outputs)
-        return (y + bias).reshape(*x.shape[:-1], self.outputs)
+        bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
+        return (y + bias[:, None]).reshape(*x.shape[:-1], self.outputs)
+
+
+class PairedEncoder(nn.Module):
+    """The encoders of z and of u as one: they see the same frames, and half as many kernels run."""
+
+    def __init__(self, z: GaussianEncoder, u: GaussianEncoder, members: int) -> None:
+        super().__init__()
+        self.z, self.u, self.members = z, u, members
+        layers: list[nn.Module] = []
+        for n, (one, other) in enumerate(zip(_network(z), _network(u), strict=True)):
+            if isinstance(one, Linear) and isinstance(other, Linear):
+                both = {f"z_given_x.network.{n}": one, f"u_given_x.network.{n}": other}
+                layers.append(FactoredLinear(both, members))
+            else:
+                layers.append(one)
+        self.network = nn.Sequential(*layers)
+
+    @staticmethod
+    def suits(z: nn.Module, u: nn.Module) -> bool:
+        """Whether two encoders are alike, layer by layer."""
+        kinds = [
+            [(type(one), [p.shape for p in one.parameters()]) for one in encoder.network]
+            if isinstance(encoder, GaussianEncoder) and isinstance(encoder.network, nn.Sequential)
+            else None
+            for encoder in (z, u)
+        ]
+        return kinds[0] is not None and kinds[0] == kinds[1]
+
+    def forward(self, x: Tensor) -> Posterior:
+        frames = x.flatten(-self.z.frame_axes)
+        rows = frames.reshape(self.members, -1, frames.shape[-1])
+        outputs = self.network(torch.cat([rows, rows])).to(x.dtype)  # 2·members rows outputs
+        z, u = (part.reshape(*frames.shape[:-1], -1) for part in outputs.chunk(2))
+        return Posterior(self.z.distribution(z), self.u.distribution(u))
+
+
+def _network(encoder: GaussianEncoder) -> nn.Sequential:
+    assert isinstance(encoder.network, nn.Sequential)
+    return encoder.network
 
 
 class _Product(torch.autograd.Function):
@@ -245,14 +302,19 @@ def _factored_bound(
     return terms, [layer.came.detach() for layer in layers]
 
 
-def _factor(model: nn.Module, members: int) -> Iterator[tuple[str, FactoredLinear]]:
-    """Put a factored layer in the place of every linear one."""
+def _factor(model: SequenceModel, members: int) -> list[FactoredLinear]:
+    """Put factored layers in the place of the linear ones."""
+    z, u = getattr(model, "z_given_x", None), getattr(model, "u_given_x", None)
+    if z is not None and u is not None and PairedEncoder.suits(z, u):
+        del model.z_given_x, model.u_given_x
+        model.encoders = PairedEncoder(z, u, members)
+        vars(model)["posterior"] = model.encoders  # in place of the method
     for name, module in list(model.named_modules()):
-        if isinstance(module, Linear):
+        if isinstance(module, Linear) and not name.startswith("encoders."):
             path, _, leaf = name.rpartition(".")
-            factored = FactoredLinear(module, members)
+            factored = FactoredLinear({name: module}, members)
             setattr(model.get_submodule(path), leaf, factored)
-            yield name, factored
+    return [module for module in model.modules() if isinstance(module, FactoredLinear)]
 
 
 @torch.no_grad()
@@ -268,7 +330,7 @@ def descend(
         return
     outputs, inputs = weight.shape[1:]
     gradient = torch.bmm(dy.mT.float(), x.float())[:, :outputs, :inputs]
-    gradient = gradient if shorter is None else shorten(gradient, shorter)
+    gradient = gradient if shorter is None else shorten(gradient, shorter[: len(weight)])
     move(rule, weight, gradient, moments, size, spread)
     coarse[:, :outputs, :inputs] = weight
 
@@ -278,7 +340,7 @@ def move(
     size: Tensor, spread: Tensor,
 ) -> None:  # fmt: skip
     """The rule of the optimiser, in place; ``size`` is of each member."""
-    size = size.reshape(-1, *(1,) * (weight.ndim - 1))
+    size = size[: len(weight)].reshape(-1, *(1,) * (weight.ndim - 1))
     if isinstance(rule, Sgd):
         (velocity,) = moments
         velocity.mul_(rule.momentum).add_(gradient)
@@ -294,6 +356,11 @@ def aligned(matrix: Tensor) -> Tensor:
     """The same values with rows that begin at multiples of 64 bytes, for wide loads."""
     wide = matrix.new_empty(*matrix.shape[:-1], _wide(matrix.shape[-1]))[..., : matrix.shape[-1]]
     return wide.copy_(matrix)
+
+
+def _stacked(value: Tensor, axes: int) -> Tensor:
+    """With the models in front, also where there is one."""
+    return value if value.ndim == axes else value[None]
 
 
 def _wide(width: int) -> int:
