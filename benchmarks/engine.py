@@ -63,7 +63,7 @@ class Ours:
             sequences.to(device),
             [seed for _, seed in pairs],
             [recipe.training for recipe, _ in pairs],
-            compiled=device.type == "cuda",
+            compiling=device.type == "cuda",
         )
 
     def seconds(self, steps):

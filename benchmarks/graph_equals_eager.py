@@ -108,7 +108,7 @@ def main():
     for name, training in WAYS.items():
         graph = trained(models(), sequences, seeds, training)
         eager = trained(models(), sequences, seeds, training, captured=False)
-        compiled = trained(models(), sequences, seeds, training, compiled=True)
+        compiled = trained(models(), sequences, seeds, training, compiling=True)
         alone = [
             trained(models()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds
         ]

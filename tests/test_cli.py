@@ -197,7 +197,8 @@ def test_a_run_of_your_own_sequences_is_told_apart(tmp_path, command):
 def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
     words = ["train", "sprites/tvae", "--out", tmp_path / "run", *TINY, "--set", "lr=1e30"]
     code, _, err = command(*words)
-    assert code == 1 and re.search(r"topocaps: .* at step \d+; try a smaller lr", err)
+    assert code == 1 and re.search(r"sprites/tvae, seed 0: .* at step \d+; try a smaller lr", err)
+    assert err.splitlines()[-1] == "topocaps: 1 of 1 runs did not stay finite"
 
 
 def test_demo_compares_two_models(tmp_path, monkeypatch, command):

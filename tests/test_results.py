@@ -54,6 +54,16 @@ def test_a_table_is_run_kept_and_written_once(small, tmp_path):
     assert said[0] == "table2: 4 results are there, 2 to run" and more != page
 
 
+def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path, monkeypatch):
+    first, second = small.recipes
+    broken = replace(small, recipes=(first.change(["lr=1e30"]), second))
+    monkeypatch.setitem(TABLES, "table2", broken)
+    for _ in range(2):
+        page, said = reproduce(tmp_path, seeds=1)
+        assert any("is not finite" in line for line in said) and second.name in page
+    assert Results(tmp_path / "results").of(first) == []
+
+
 def test_results_of_other_epochs_are_not_mixed(small, tmp_path):
     reproduce(tmp_path, seeds=1)
     with pytest.raises(tc.BadInput, match="of 1 epochs, and 2 are asked for: choose another --out"):

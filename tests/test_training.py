@@ -11,6 +11,7 @@ import torch
 
 import topocaps as tc
 from topocaps.arithmetic import seeded
+from topocaps.topography import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Factored
 from topocaps.training.loop import train
@@ -162,7 +163,7 @@ def test_what_is_not_finite_is_named_with_its_step(tmp_path, poisoned, says):
 
 def test_a_gradient_that_is_not_finite_is_named():
     for training, says in (
-        (SGD, "^the gradient of u_given_x.network.2.bias is not finite at step 1"),  # it clips
+        (SGD, "^no gradient was finite in the epoch to step 5"),  # it clips, and leaves steps out
         (ADAM, "^kl_u is not finite at step 2"),
     ):
         one = model()
@@ -506,9 +507,9 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
         before = one.z_given_x.network[0].matrix.clone()
         training = tc.Training(tc.Sgd(), batch=4, clip=1.0, precision=precision)
         engine = Engine([one], tc.Sequences.of(frames()), [0], training)
-        engine.advance(1, 1, 1)
+        (found,) = engine.advance(1, 1, 1)
         assert torch.equal(one.z_given_x.network[0].matrix, before)
-        assert engine.failures()
+        assert engine.failures() and found["left_out"] == 1
 
 
 @pytest.mark.parametrize("how", ["sgd", "adam"])
@@ -530,12 +531,93 @@ def test_states_do_not_know_how_gradients_were_made(how, factored_anywhere):
         assert torch.equal(again.state(1)[name], value), name
 
 
+def test_weights_that_are_not_finite_after_the_last_step_are_a_failure(tmp_path):
+    """No bound is computed after it, and no state or weights of it are kept."""
+    training = tc.Training(tc.Sgd(1e38), batch=4, epochs=1, epoch_size=4)
+    with pytest.raises(tc.NonFinite, match="a weight is not finite at step 1"):
+        tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
+    assert not list((tmp_path / "run" / "state").iterdir())
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_a_failure_is_remembered_through_an_interruption(tmp_path):
+    models, outs = [model(seed=s) for s in range(2)], [tmp_path / "a", tmp_path / "b"]
+    with torch.no_grad():
+        models[1].z_given_x.network[0].bias.fill_(torch.nan)
+    there = dict(training=SGD, outs=outs, seeds=[0, 1])
+    with pytest.raises(tc.Interrupted):
+        tc.fit_together(models, frames(), watcher=StopAt(7), **there)
+    assert (outs[1] / "failure.json").exists()
+    good, bad = tc.fit_together(
+        [model(seed=s) for s in range(2)], frames(), watcher=Silent(), **there
+    )
+    assert good.failure is None and bad.failure is not None
+
+
+def test_a_stack_that_runs_out_of_memory_goes_on_in_halves_from_the_start(monkeypatch):
+    calls, original = [], Engine.advance
+
+    def advance(self, first, count, steps):
+        calls.append(len(self.parts[0].places))
+        if calls[-1] == 4 and first > 3:
+            raise torch.OutOfMemoryError
+        return original(self, first, count, steps)
+
+    monkeypatch.setattr(Engine, "advance", advance)
+    alone = [tc.fit(m, frames(), training=SGD, seed=s, watcher=Silent()) for s, m in
+             enumerate(company())]  # fmt: skip
+    runs = tc.fit_together(company(), frames(), training=SGD, seeds=range(4), watcher=Silent())
+    assert 4 in calls and 2 in calls
+    for run, expected in zip(runs, alone, strict=True):
+        for name, value in expected.model.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
+    def own(seed):
+        torch.manual_seed(seed)
+        one = model(seed)
+        one.z_given_x.network.insert(1, torch.nn.BatchNorm1d(8))
+        return one
+
+    class Flat(torch.nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            return self.network(x.flatten(0, -2)).reshape(*x.shape[:-1], -1)
+
+    def flat(seed):
+        one = own(seed)
+        one.z_given_x.network = Flat(one.z_given_x.network)
+        return one
+
+    assert by_architecture([flat(0), flat(1)]) == [[0], [1]]  # layers of others are not stacked
+    sequences, path = tc.Sequences.of(frames()), tmp_path / "state.safetensors"
+    whole, part, again = flat(0), flat(0), flat(0)
+    train([whole], sequences, SGD)
+    with pytest.raises(tc.Interrupted):
+        train([part], sequences, SGD, states=[path], watcher=StopAt(7))
+    train([again], sequences, SGD, states=[path])
+    assert_same(weights(whole), weights(again))
+
+
+def test_energies_are_never_summed_in_a_lower_precision():
+    u2 = torch.rand(2, 6, 2, 6)
+    expected = TOPOGRAPHY.pool(u2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(TOPOGRAPHY.pool(u2), expected)
+        together = TopographyStack([TOPOGRAPHY, TOPOGRAPHY], 6)
+        assert together.pool(torch.stack([u2, u2])).dtype == torch.float32
+
+
 def test_the_plan_counts_what_training_holds():
     one, sequences = model(), tc.Sequences.of(frames())
     weights_bytes = 4 * sum(p.numel() for p in one.parameters())
     small = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
     large = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
-    assert small.weights == 3 * weights_bytes and large.weights == 3 * 4 * weights_bytes
+    assert small.weights == 5 * weights_bytes and large.weights == 3 * 6 * weights_bytes
     assert small.data >= sequences.images.numel() * 4
     assert 20 * small.activations < large.activations < 40 * small.activations
     assert "weights and moments" in str(large)
@@ -544,7 +626,7 @@ def test_the_plan_counts_what_training_holds():
 def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch, tmp_path):
     sequences, seeds, said = tc.Sequences.of(frames()), range(4), []
     needs = plan([model()], sequences, SGD)
-    room = needs.data + 2.5 * (needs.weights + needs.activations)
+    room = 2.5 * (needs.weights + needs.activations)
     assert split([model()] * 4, sequences, SGD, int(room / 0.9)) == [[0, 1], [2, 3]]
     monkeypatch.setattr("topocaps.training.run.free_memory", lambda device: int(room / 0.9))
     runs = tc.fit_together(

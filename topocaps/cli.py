@@ -14,7 +14,7 @@ from rich.table import Table
 
 from topocaps import figures, study
 from topocaps.arithmetic import steady_arithmetic
-from topocaps.errors import BadInput, Interrupted, TopocapsError
+from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.files import make_folder
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.tables import TABLES
@@ -80,9 +80,12 @@ def train(
     base = out or Path("runs") / recipe.replace("/", "-")
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
     jobs = [study.Job(chosen, folder, seed + n) for n, folder in enumerate(folders)]
-    for run in study.run_jobs(jobs, data, device, _say):
+    finished = study.run_jobs(jobs, data, device, _say)
+    for run in finished:
         _print_table(study.compare([run]))
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
+    if len(finished) < len(jobs):
+        raise NonFinite(f"{len(jobs) - len(finished)} of {len(jobs)} runs did not stay finite")
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,10 @@ def _section(
     lines = [header]
     for recipe, found in rows:
         cells = [f"`{recipe.name}`<br>{recipe.about}{_count(found)}"]
+        claims = table.claims.get(recipe.name, recipe.claims)
         for number in table.numbers:
-            cells += [
-                _cell(number, found),
-                _claim(number, recipe),
-                _cell(number, _untrained(found)),
-            ]
+            control = _cell(number, _untrained(found))
+            cells += [_cell(number, found), _claim(number, claims), control]
         lines.append(cells)
     used = [column for column in range(len(header)) if any(r[column] != NONE for r in lines[1:])]
     shown = [[line[column] for column in used] for line in lines]
@@ -187,8 +185,8 @@ def _cell(number: Number, found: Iterable[dict[str, Any]]) -> str:
     return _written(statistics.mean(values), spread, number.digits)
 
 
-def _claim(number: Number, recipe: Recipe) -> str:
-    value: Any = recipe.claims
+def _claim(number: Number, claims: Mapping[str, Any]) -> str:
+    value: Any = claims
     for key in number.path:
         value = value.get(key) if hasattr(value, "get") else None
     if value is None:

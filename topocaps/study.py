@@ -12,7 +12,7 @@ from torch import Tensor
 from topocaps import figures
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch, SequenceSet
-from topocaps.errors import BadInput, Interrupted, NonFinite
+from topocaps.errors import BadInput, Interrupted
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.models import SequenceModel, build
@@ -126,9 +126,7 @@ def _run_group(
             finished.append(Finished.open(folder.path))
         else:
             say(f"{named}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
-            finished.append(evaluate_run(folder.path, device, splits=splits, together=len(jobs)))
-    if len(jobs) == 1 and runs[0].failure is not None:
-        raise NonFinite(runs[0].failure)
+            finished.append(evaluate_run(folder.path, device, splits=splits))
     return finished
 
 
@@ -137,12 +135,8 @@ def evaluate_run(
     device: str = "auto",
     data: Path | None = None,
     splits: Splits | None = None,
-    together: int = 1,
 ) -> Finished:
-    """Measure a trained run from its folder; write its metrics, figures and report.
-
-    ``together`` is how many models shared the seconds of its training.
-    """
+    """Measure a trained run from its folder; write its metrics, figures and report."""
     folder = RunFolder(path)
     settings, model = folder.settings(), load(path)
     splits = splits or data_of(path, settings, data)
@@ -170,7 +164,7 @@ def evaluate_run(
             "epochs": len(history),
             "seed": settings["seed"],
             "seconds": history[-1]["seconds"],
-            "together": together,
+            "together": history[-1].get("together", 1),  # models that shared these seconds
             "device": settings["device"],
         },
     )
@@ -247,6 +241,8 @@ def _show(run: Finished, folder: Path, data: Path | None) -> None:
 def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: int) -> str:
     """What the whole table would take here and on a GPU, from what this part of it took."""
     found = [one for recipe in recipes for one in results.of(recipe)]
+    if not found:
+        return f"{name}: nothing was finished, so nobody knows how long it would take"
     here = sum(one["seconds"] / one["together"] for one in found) / len(found) / epochs
     full = TABLES[name].recipes
     models, whole = 3 * len(full), full[0].training.epochs

@@ -135,7 +135,7 @@ class Topography:
         w = _capsule_matrix(replace(self, capsules=1), frames, energy.dtype, energy.device)
         time, capsule = -len(self.shape) - 2, -len(self.shape) - 1
         rows = energy.transpose(time, capsule)  # … capsules time *shape
-        pooled = rows.flatten(capsule) @ (w if transposed else w.T)
+        pooled = _exact_product(rows.flatten(capsule), w if transposed else w.T)
         return pooled.reshape(rows.shape).transpose(time, capsule)
 
     def _running_sums(self, energy: Tensor, transposed: bool) -> Tensor:
@@ -196,8 +196,14 @@ class TopographyStack:
         """W applied to u²: (models, batch, time, capsules, *shape) to the same shape."""
         time, capsule = -len(self.shape) - 2, -len(self.shape) - 1
         rows = energy.transpose(time, capsule)
-        pooled = rows.flatten(capsule) @ self._w.mT
+        pooled = _exact_product(rows.flatten(capsule), self._w.mT)
         return pooled.reshape(rows.shape).transpose(time, capsule)
+
+
+def _exact_product(energy: Tensor, w: Tensor) -> Tensor:
+    """Not cast to a lower precision, whatever layers are: small energies make large latents."""
+    with torch.autocast(energy.device.type, enabled=False):
+        return energy @ w
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def _check(path: Path, plain: str) -> None:
     """Keep a download only if it is what it should be."""
     try:
         found = hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         found = str(error)
     if not found.startswith(_SUMS[plain]):
         path.unlink()
@@ -109,7 +110,7 @@ def _read(folder: Path, which: str, what: str) -> Tensor:
         magic, *sizes = struct.unpack_from(f">{axes + 1}I", data)
         if magic != 0x0800 + axes or len(data) != 4 * (axes + 1) + math.prod(sizes):
             raise ValueError("not an idx file of bytes, or cut short")
-    except (OSError, EOFError, ValueError, struct.error) as error:
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
     return torch.from_numpy(
         np.frombuffer(data, np.uint8, offset=4 * (axes + 1)).reshape(sizes).copy()

@@ -100,9 +100,11 @@ class SequenceSet(ABC):
     def digest(self) -> str:
         """A fingerprint of what is shown and in which order, so that data are not mixed up."""
         found = hashlib.blake2b(digest_size=8)
-        for part in (self.images, self.fixed()):
+        values = [getattr(self, f.name) for f in fields(self)]
+        for part in (*(v for v in values if isinstance(v, Tensor)), self.fixed()):
             found.update(str((part.dtype, tuple(part.shape))).encode())
             found.update(part.cpu().contiguous().numpy().data)
+        found.update(repr([v for v in values if isinstance(v, bool | tuple)]).encode())
         return found.hexdigest()
 
 

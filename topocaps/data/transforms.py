@@ -145,6 +145,8 @@ class TransformedImages(SequenceSet):
         return len(self.images if self.scripts is None else self.scripts)
 
     def choose(self, uniform: Tensor) -> Tensor:
+        if self.scripts is not None:  # a fixed set: one of its sequences
+            return self.scripts[(uniform[..., 0].double() * len(self.scripts)).long()]
         image, moving, *starts = uniform.double().unbind(-1)
         image = (image * len(self.images)).long()
         pose = torch.stack([(p * STEPS).long() for p in starts], -1)

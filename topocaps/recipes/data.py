@@ -35,8 +35,10 @@ class Sprites:
     resolution: int = 64
 
     def __post_init__(self) -> None:
-        if not isinstance(self.resolution, int) or self.resolution < 8:
-            raise BadInput(f"resolution must be a whole number from 8, not {self.resolution!r}")
+        if not isinstance(self.resolution, int) or not 8 <= self.resolution <= 256:
+            raise BadInput(
+                f"resolution must be a whole number from 8 to 256, not {self.resolution!r}"
+            )
 
     def load(self, folder: Path | None = None) -> Splits:
         archive = self._archive(folder)

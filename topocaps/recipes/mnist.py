@@ -21,7 +21,7 @@ _COLUMNS = Columns(
         training=TRAINING,
     ),
     windows={"1_2": 18, "13_36": 13, "1_4": 9, "5_36": 5, "0": 1},
-    unseen=5,
+    unseen={CAMERA_READY: 5, SUBMISSION: 13},
 )
 
 

@@ -32,7 +32,7 @@ class Columns:
 
     base: Recipe  #: its name is that of the data
     windows: Mapping[str, int]  #: frames that are 2L, for every L
-    unseen: int  #: models that are compared must predict the same lags: those of this window
+    unseen: Mapping[str, int]  #: window whose lags all models of an edition predict, to compare
 
     def topographic(
         self, edition: str, name: str, reach: int, claims: Mapping[str, Any], **changes: Any
@@ -54,7 +54,7 @@ class Columns:
                 reach=(reach,),
                 velocity={"tvae": 1.0, "bubble": 0.0}[kind],
             ),
-            unseen_window=None if window > self.unseen else self.unseen,
+            unseen_window=None if window > self.unseen[edition] else self.unseen[edition],
             claims=claims,
             **changes,
         )
@@ -69,7 +69,7 @@ class Columns:
             name=f"{self.base.name}/{edition}/{name}",
             model=VAE,
             topography=replace(self.base.topography, window=1, reach=(1,)),
-            unseen_window=self.unseen,
+            unseen_window=self.unseen[edition],
             claims=claims,
             **changes,
         )

@@ -66,6 +66,8 @@ class Recipe:
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""
+        if not 0 <= seed < 2**63:
+            raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
         own = {"mu": self.mu, "centred": self.centred}
         settings: dict[str, Any] = {} if self.model is VAE else own
         with seeded(seed):

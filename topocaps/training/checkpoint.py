@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -34,8 +35,10 @@ def save_states(paths: Sequence[Path], progress: Sequence[Progress], engine: Eng
     """
     for place, path in enumerate(paths):
         if not progress[place].failed:
+            # clones: networks that share a module share its memory, which the format refuses
             tensors = {
-                name: value.cpu().contiguous() for name, value in engine.state(place).items()
+                name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                for name, value in engine.state(place).items()
             }
             metadata = {"progress": json.dumps(vars(progress[place]))}
             write_atomically(path, save(tensors, metadata=metadata))
@@ -49,6 +52,8 @@ def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
         raise BadInput("the runs of this stack stand at different steps: go on with each by itself")
     for place, (path, (_, tensors)) in enumerate(zip(paths, read, strict=True)):
         shapes = {name: value.shape for name, value in tensors.items()}
+        if shapes.get("rng") != engine.state(place)["rng"].shape:
+            raise BadInput(f"{path} was saved on another kind of device: go on there")
         wanted = {name: value.shape for name, value in engine.state(place).items()}
         if any(shapes.get(name) != shape for name, shape in wanted.items()):
             raise BadInput(f"{path} is the state of a model with other networks")

@@ -44,17 +44,12 @@ class Descent(ABC):
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        """One step; the terms (member, term), and squared norms of gradients where they are known:
-        (member, parameter)."""
+        """One step; the terms (member, term) and, where gradients are clipped, who was updated:
+        a member whose gradient is not finite is not."""
 
     @abstractmethod
     def compile(self) -> None:
         """From now on, run bound and gradient as compiled code."""
-
-    @property
-    def watched(self) -> list[str]:
-        """The parameters whose gradients ``step`` tells the squares of, in that order."""
-        return list(self.parameters)
 
     @abstractmethod
     def set_rate(self, rate: float) -> None:
@@ -87,25 +82,27 @@ class Plain(Descent):
 
     def compile(self) -> None:
         self.model = readable(self.stack)
-        self._bound = torch.compile(bound, dynamic=False)
+        self._bound = compiled(bound)
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        with self.training.precision.products(uniform.device):
+        precision, device = self.training.precision, uniform.device
+        with precision.products(device):
             terms = self._bound(self.model, sequences, uniform, noise)
-            self.optimiser.zero_grad()
+        self.optimiser.zero_grad()
+        with precision.products(device, cast=False):  # the way back is of the same kinds
             (-terms[:, TERMS.index("elbo")]).sum().backward()
-        squares = None
+        updated = None
         if self.training.clip is not None:
-            squares = self._squares()
-            factor = shorter_by(squares, self.training.clip)
+            factor = shorter_by(self._squares(), self.training.clip)
+            updated = factor > 0
             for parameter in self.parameters.values():
                 if parameter.grad is not None:
                     parameter.grad = shorten(parameter.grad, factor)
         self.optimiser.step()
         self.stack.model.project()
-        return terms.detach(), squares
+        return terms.detach(), updated
 
     @torch.no_grad()
     def _squares(self) -> Tensor:
@@ -146,9 +143,16 @@ class Plain(Descent):
         pass
 
 
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For shapes that stay. A process may train many kinds of models: let it compile for all."""
+    dynamo: Any = torch._dynamo
+    dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 256)
+    return torch.compile(function, dynamic=False)
+
+
 def readable(stack: Stack) -> SequenceModel:
     """A copy that shares the stack's parameters, with W as a tensor: compilers read it as it is."""
-    shared: dict[int, Any] = {id(p): p for p in stack.model.parameters()}
+    shared: dict[int, Any] = {id(value): value for value in stack.tensors().values()}
     model = copy.deepcopy(stack.model, shared)
     if isinstance(model.topography, Topography) and model.topography.is_small(stack.frames):
         parameter = next(stack.model.parameters())

@@ -6,7 +6,8 @@ and nothing happens on the host but its replay; elsewhere the same lines run one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.models import SequenceModel
-from topocaps.training.descent import Descent, Plain, side_by_side
+from topocaps.training.descent import Descent, Plain, compiled, side_by_side
 from topocaps.training.factored import Factored
 from topocaps.training.settings import Training, for_each
 from topocaps.training.stack import (
@@ -27,6 +28,7 @@ from topocaps.training.stack import (
 from topocaps.training.watching import TERMS
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
+LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
 WORTH_COMPILING = 160_000  # sequences: compiling takes half a minute, and halves a step of 8
 
 
@@ -44,7 +46,7 @@ class Engine:
         training: Training | Sequence[Training],
         *,
         captured: bool = True,
-        compiled: bool = False,
+        compiling: bool = False,
     ) -> None:
         self.sequences = sequences
         trainings = for_each(training, len(models))
@@ -58,19 +60,19 @@ class Engine:
                 places,
                 [seeds[n] for n in places],
                 trainings[places[0]],
-                self,
+                self.device,
             )
             for places in by_architecture(models, trainings)
         ]
         self._streams = [
             torch.cuda.Stream() for _ in self.parts if self.device.type == "cuda" and self.parts[1:]
         ]
-        if compiled:
+        if compiling:
             for part in self.parts:
                 part.compile()
         # a graph cannot carry generators on, so it needs numbers that are counted
         counted = all(isinstance(part.randomness, DeviceRandomness) for part in self.parts)
-        self._repeat = self._capture() if captured and counted else self._step
+        self._graph = self._capture() if captured and counted else None
         #: steps between looks at the statistics: a look waits for the device
         self.stride = 1 if self.device.type == "cpu" else 100
 
@@ -79,26 +81,37 @@ class Engine:
         self.step.fill_(first - 1)
         for part in self.parts:
             part.sums.zero_()
+            part.left_out.zero_()
         for step in range(first - 1, first - 1 + count):
             for part in self.parts:
                 part.descent.set_rate(part.training.optimiser.lr_at(step, steps))
-            self._repeat()
+            if self._graph is None:
+                self._step()
+            else:
+                self._graph.replay()
         found = {}
         for part in self.parts:
-            for place, values in zip(part.places, part.sums.tolist(), strict=True):
-                found[place] = dict(zip(TERMS, values, strict=True))
+            statistics = torch.cat([part.sums, part.left_out[:, None]], 1).tolist()
+            for place, values in zip(part.places, statistics, strict=True):
+                found[place] = dict(zip((*TERMS, LEFT_OUT), values, strict=True))
         return [found[place] for place in sorted(found)]
 
     def failures(self) -> dict[int, str]:
         """Which models are no longer finite: since which step, and in which term."""
         return {place: why for part in self.parts for place, why in part.failures().items()}
 
+    def look_at_weights(self) -> None:
+        """Count models with weights that are not finite as failed, before their next bound is."""
+        for part in self.parts:
+            part.look_at_weights(self.step)
+
     def state(self, place: int) -> dict[str, Tensor]:
         """Everything a model needs to go on, as tensors of its own."""
         part, member = self._find(place)
         stack, found = part.stack, {"rng": part.randomness.state(member)}
-        for name, parameter in stack.model.named_parameters():
-            found[f"model.{name}"] = stack.of_member(parameter, member)
+        for name, value in stack.tensors().items():
+            found[f"model.{name}"] = stack.of_member(value, member)
+        for name, _ in stack.model.named_parameters():
             for key, value in part.descent.moments(name).items():
                 found[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
         return found
@@ -108,14 +121,14 @@ class Engine:
         """Put a model's state back, in place: a graph knows where things are."""
         part, member = self._find(place)
         part.randomness.restore(member, state["rng"])
-        for name, parameter in part.stack.model.named_parameters():
-            part.stack.of_member(parameter, member).copy_(state[f"model.{name}"])
-            for key in state:
-                kind, _, rest = key.partition(".")
-                moment, _, of = rest.partition(".")
-                if kind == "optimiser" and of == name:
-                    held = part.descent.moment(name, moment)
-                    part.stack.of_member(held, member).copy_(state[key])
+        for name, value in part.stack.tensors().items():
+            part.stack.of_member(value, member).copy_(state[f"model.{name}"])
+        for key in state:
+            kind, _, rest = key.partition(".")
+            moment, _, name = rest.partition(".")
+            if kind == "optimiser":
+                held = part.descent.moment(name, moment)
+                part.stack.of_member(held, member).copy_(state[key])
         part.descent.refresh()
 
     def write_back(self) -> None:
@@ -130,12 +143,13 @@ class Engine:
     def _step(self) -> None:
         """One step up the bound for every model (Eq. 12)."""
         self.step += 1
-        side_by_side([part.advance for part in self.parts], self._streams)
+        work = [functools.partial(part.advance, self.sequences, self.step) for part in self.parts]
+        side_by_side(work, self._streams)
 
-    def _capture(self) -> Callable[[], None]:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         """The step as a CUDA graph. The steps that warm it up leave no trace."""
-        parameters = [p for part in self.parts for p in part.stack.model.parameters()]
-        before = [p.detach().clone() for p in parameters]
+        held = [value for part in self.parts for value in part.stack.tensors().values()]
+        before = [value.detach().clone() for value in held]
         # parameters are older than the streams of the graph, which waits for them anyway
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         side = torch.cuda.Stream()
@@ -148,12 +162,12 @@ class Engine:
         with torch.cuda.graph(graph):
             self._step()
         with torch.no_grad():
-            for parameter, value in zip(parameters, before, strict=True):
-                parameter.copy_(value)
+            for value, first in zip(held, before, strict=True):
+                value.copy_(first)
         for part in self.parts:
             part.descent.forget()
             part.failed.zero_()
-        return graph.replay
+        return graph
 
 
 class _Part:
@@ -165,42 +179,47 @@ class _Part:
         places: Sequence[int],
         seeds: Sequence[int],
         training: Training,
-        engine: Engine,
+        device: torch.device,
     ) -> None:
-        device = engine.device
         self.stack, self.places, self.training = stack, list(places), training
-        self.engine = engine
         self.randomness: Randomness = randomness(seeds, device)
         kind = Factored if Factored.suits(stack, training) else Plain
         self.descent: Descent = kind(stack, training)
         self.sums = torch.zeros(len(stack), len(TERMS), dtype=torch.float64, device=device)
-        # the first step at which a term, or a parameter's gradient, was not finite; 0 is never
-        watched = len(TERMS) + len(self.descent.watched)
-        self.failed = torch.zeros(len(stack), watched, dtype=torch.int64, device=device)
+        # the first step at which a term, or a weight, was not finite; 0 is never
+        self.failed = torch.zeros(len(stack), len(TERMS) + 1, dtype=torch.int64, device=device)
+        # steps without an update, as their gradient was not finite
+        self.left_out = torch.zeros(len(stack), dtype=torch.int64, device=device)
         self.record: Any = _record
 
     def compile(self) -> None:
         self.descent.compile()
-        self.record = torch.compile(_record, dynamic=False)
+        self.record = compiled(_record)
 
-    def advance(self) -> None:
+    def advance(self, sequences: SequenceSet, step: Tensor) -> None:
         """One step for every member."""
-        engine, model = self.engine, self.stack.model
-        self.randomness.begin(engine.step)
-        sequences, batch = engine.sequences, self.training.batch
+        model, batch = self.stack.model, self.training.batch
+        self.randomness.begin(step)
         uniform = self.randomness.uniform(batch, sequences.numbers)
         topography = model.topography
         latent = (batch, sequences.frames, topography.capsules, *topography.shape)
         noise = [self.randomness.normal(*latent) for _ in range(model.DRAWN)]
-        terms, squares = self.descent.step(sequences, uniform, noise)
-        self.record(terms, squares, engine.step, self.sums, self.failed)
+        terms, updated = self.descent.step(sequences, uniform, noise)
+        self.record(terms, updated, step, self.sums, self.failed, self.left_out)
+
+    @torch.no_grad()
+    def look_at_weights(self, step: Tensor) -> None:
+        finite = torch.ones(len(self.stack), dtype=torch.bool, device=self.failed.device)
+        for parameter in self.stack.model.parameters():
+            finite &= parameter.reshape(len(self.stack), -1).isfinite().all(1)
+        _note(finite[:, None], step, self.failed[:, -1:])
 
     def failures(self) -> dict[int, str]:
         if not self.failed.any():
             return {}
-        names = [*TERMS, *(f"the gradient of {name}" for name in self.descent.watched)]
+        names = [*TERMS, "a weight"]
         # what depends on another is named after it: the bound, and what is decoded, come last
-        parts = [*reversed(range(len(TERMS))), *range(len(TERMS), len(names))]
+        parts = [*reversed(range(len(TERMS))), len(TERMS)]
         found = {}
         for place, failed in zip(self.places, self.failed.tolist(), strict=True):
             if any(failed):
@@ -212,12 +231,19 @@ class _Part:
 
 @torch.no_grad()
 def _record(
-    terms: Tensor, squares: Tensor | None, step: Tensor, sums: Tensor, failed: Tensor
+    terms: Tensor,
+    updated: Tensor | None,
+    step: Tensor,
+    sums: Tensor,
+    failed: Tensor,
+    left_out: Tensor,
 ) -> None:
-    """Add to the sums; note the step at which something was not finite for the first time."""
+    """Add to the sums; note what was not finite for the first time, and what was left out."""
     sums += terms
-    finite = terms.isfinite()
-    if squares is not None:
-        finite = torch.cat([finite, squares.isfinite()], 1)
-    failed = failed[:, : finite.shape[1]]
+    _note(terms.isfinite(), step, failed[:, : terms.shape[1]])
+    if updated is not None:
+        left_out += ~updated
+
+
+def _note(finite: Tensor, step: Tensor, failed: Tensor) -> None:
     failed.copy_(torch.where(finite | (failed > 0), failed, step))

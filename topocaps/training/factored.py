@@ -14,7 +14,15 @@ from topocaps.data.sequences import SequenceSet
 from topocaps.evidence import Posterior
 from topocaps.models import SequenceModel
 from topocaps.networks import GaussianEncoder, Linear, Norm
-from topocaps.training.descent import Descent, bound, readable, shorten, shorter_by, side_by_side
+from topocaps.training.descent import (
+    Descent,
+    bound,
+    compiled,
+    readable,
+    shorten,
+    shorter_by,
+    side_by_side,
+)
 from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.precision import Precision
 from topocaps.training.settings import Training
@@ -59,7 +67,10 @@ class Factored(Descent):
 
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
-        """Whether a stack can be trained so: in bf16 on a GPU, all layers plain."""
+        """Whether a stack can be trained so: in bf16 on a GPU, all layers plain, each used once."""
+        names = [n for n, _ in stack.model.named_modules(remove_duplicate=False)]
+        if len(names) > len(list(stack.model.modules())):
+            return False
         layers = [
             module
             for module in stack.model.modules()
@@ -77,13 +88,9 @@ class Factored(Descent):
             part.unflatten(1, parameter.shape[1:]) if parameter.ndim > 1 else part[:, 0]
         )  # fmt: skip
 
-    @property
-    def watched(self) -> list[str]:
-        return list(self._moments)
-
     def compile(self) -> None:
-        self._bound = torch.compile(_factored_bound, dynamic=False)
-        self._move = torch.compile(move, dynamic=False)
+        self._bound = compiled(_factored_bound)
+        self._move = compiled(move)
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
@@ -97,12 +104,11 @@ class Factored(Descent):
             wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
             down = torch.autograd.grad(loss, wanted)
         back, gradients = down[: len(self.layers)], down[len(self.layers) :]
-        squares, shorter = None, None
+        shorter = None
         if self.training.clip is not None:
-            squares = self._squares(inputs, back, gradients)
-            shorter = shorter_by(squares, self.training.clip)
+            shorter = shorter_by(self._squares(inputs, back, gradients), self.training.clip)
         self._descend(inputs, back, gradients, shorter)
-        return terms.detach(), squares
+        return terms.detach(), None if shorter is None else shorter > 0
 
     @torch.no_grad()
     def _descend(
@@ -261,7 +267,8 @@ class PairedEncoder(nn.Module):
             else None
             for encoder in (z, u)
         ]
-        return kinds[0] is not None and kinds[0] == kinds[1]
+        shared = set(z.parameters()) & set(u.parameters())
+        return kinds[0] is not None and kinds[0] == kinds[1] and not shared
 
     def forward(self, x: Tensor) -> Posterior:
         frames = x.flatten(-self.z.frame_axes)

@@ -14,7 +14,7 @@ from topocaps.data.sequences import SequenceSet
 from topocaps.errors import Interrupted
 from topocaps.models import SequenceModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
-from topocaps.training.engine import WORTH_COMPILING, Engine
+from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Silent, Watcher
 
@@ -30,6 +30,7 @@ def train(
     states: Sequence[Path] = (),
     watcher: Watcher | None = None,
     on_epoch: Callable[[list[Progress]], None] | None = None,
+    on_failure: Callable[[int, Progress], None] | None = None,
 ) -> list[Progress]:
     """Train models as one program, where they are.
 
@@ -51,6 +52,8 @@ def train(
     def save() -> None:
         nonlocal saved, saving
         start = time.monotonic()
+        engine.look_at_weights()
+        look_for_failures()
         for one in progress:
             one.seconds = before + start - began
         save_states(states, progress, engine)
@@ -59,13 +62,20 @@ def train(
 
     def look_for_failures() -> None:
         for place, why in engine.failures().items():
-            progress[place].failed = progress[place].failed or why
+            fail(place, why)
+
+    def fail(place: int, why: str) -> None:
+        one = progress[place]
+        if not one.failed:
+            one.failed = why
+            if on_failure is not None:
+                on_failure(place, one)
 
     with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
         engine = Engine(
             models, sequences, seeds, trainings,
-            compiled=sequences.images.is_cuda and steps * trainings[0].batch >= WORTH_COMPILING,
+            compiling=sequences.images.is_cuda and steps * trainings[0].batch >= WORTH_COMPILING,
         )  # fmt: skip
         if begun:
             progress = restore_states(states, engine)
@@ -90,11 +100,18 @@ def train(
                 watcher.step(step, {name: total / count for name, total in latest.items()})
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
-                    for one, _ in going:
+                    for place, one in enumerate(progress):
+                        if one.failed:
+                            continue
+                        left_out = int(one.sums.pop(LEFT_OUT))
                         means = {name: total / steps_per_epoch for name, total in one.sums.items()}
                         record = {"epoch": step // steps_per_epoch, "step": step, **means}
+                        record |= {LEFT_OUT: left_out} if left_out else {}
+                        record |= {"together": len(models)}
                         one.history.append({**record, "seconds": round(seconds, 3)})
                         one.sums = {}
+                        if left_out == steps_per_epoch:
+                            fail(place, f"no gradient was finite in the epoch to step {step}")
                     if step == steps or time.monotonic() - saved >= saving / SAVING:
                         save()
                     if on_epoch is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,13 +44,13 @@ def plan(
 ) -> Plan:
     """An upper estimate, from sizes alone; nothing is computed.
 
-    A weight of four bytes has a gradient and moments of the same size (or moments and a copy in
-    two bytes). A model's activations are what autograd would keep, found by a pass over tensors
-    that have shapes and no values.
+    A weight is held by its model, in the stack, as it was while a graph is captured, and has a
+    gradient (or a copy in bf16) and moments. A model's activations are what autograd would keep,
+    found by a pass over tensors that have shapes and no values.
     """
     trainings = for_each(training, len(models))
     weights = [
-        (2 + len(one.optimiser.MOMENTS)) * sum(p.numel() * p.element_size() for p in m.parameters())
+        (4 + len(one.optimiser.MOMENTS)) * sum(p.numel() * p.element_size() for p in m.parameters())
         for m, one in zip(models, trainings, strict=True)
     ]
     tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
@@ -77,15 +78,15 @@ def split(
         return []
     trainings = for_each(training, len(models))
     alone = [plan([m], sequences, one) for m, one in zip(models, trainings, strict=True)]
-    room = int(USABLE * free) - alone[0].data
+    room = int(USABLE * free)  # the data are there already
     parts: list[list[int]] = [[]]
     used = 0
     for place, one in enumerate(alone):
         needs = one.total - one.data
         if needs > room:
             raise BadInput(
-                f"a model needs {one}, and {_size(free)} are free: take a smaller batch "
-                f"than {trainings[0].batch}, or smaller layers"
+                f"a model needs {_size(needs)} beside its data, and {_size(free)} are free: take "
+                f"a smaller batch than {trainings[0].batch}, or smaller layers"
             )
         if used + needs > room:
             parts.append([])
@@ -98,17 +99,16 @@ def split(
 def free_memory(device: torch.device) -> int:
     """Bytes that can still be had on a device."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what PyTorch keeps for itself counts as free
         return torch.cuda.mem_get_info(device)[0]
     found = [2**63]
-    for file, unit in (("/proc/meminfo", 1024), ("/sys/fs/cgroup/memory.max", 1)):
-        try:
-            text = Path(file).read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            words = line.split()
-            if words[0] == "MemAvailable:" or words[0].isdigit():
-                found.append(int(words[-2 if unit > 1 else 0]) * unit)
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [1024 * int(s.split()[1]) for s in lines if s.startswith("MemAvailable")]
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        found.append(limit - int((group / "memory.current").read_text()))
     return min(found)
 
 

@@ -25,13 +25,15 @@ class Precision(StrEnum):
         return self if device.type == "cuda" else Precision.FP32
 
     @contextmanager
-    def products(self, device: torch.device) -> Iterator[None]:
-        """Inside, PyTorch's products on ``device`` are computed so."""
+    def products(self, device: torch.device, cast: bool = True) -> Iterator[None]:
+        """Inside, PyTorch's products on ``device`` are computed so; without ``cast``, from what
+        there is: bf16 where it was cast before."""
         done = self.on(device)
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest" if done is Precision.FP32 else "high")
         try:
-            with torch.autocast(device.type, torch.bfloat16, enabled=done is Precision.BF16):
+            casting = cast and done is Precision.BF16
+            with torch.autocast(device.type, torch.bfloat16, enabled=casting):
                 yield
         finally:
             torch.set_float32_matmul_precision(before)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,7 @@ def fit_together(
     watcher = watcher or on_terminal("training")
     runs = {id(m): m.finished(where) for m in members if m.is_finished}
     for group in _by_step([m for m in members if id(m) not in runs]).values():
+        gc.collect()  # engines of the past
         free = free_memory(where)
         models = [member.model for member in group]
         for places in split(models, sequences, [m.training for m in group], free):
@@ -265,34 +268,50 @@ def _train_group(
         for member, one in zip(group, progress, strict=True):
             member.write_history(one)
 
+    def on_failure(place: int, one: Progress) -> None:
+        folder = group[place].folder
+        if folder is not None:
+            write_json(folder.failure, {"failure": one.failed, "epochs": len(one.history)})
+
     homes = [next(member.model.parameters()).device for member in group]
-    try:
-        progress = train(
-            [member.model.to(where) for member in group],
-            sequences,
-            [member.training for member in group],
-            seeds=[member.seed for member in group],
-            states=[member.folder.state for member in group if member.folder is not None],
-            watcher=watcher,
-            on_epoch=on_epoch,
-        )
-    except torch.OutOfMemoryError:
+    before = [
+        {name: value.detach().clone() for name, value in member.model.state_dict().items()}
+        for member in group
+    ]  # where they are: not yet on the device
+    progress: list[Progress] | None = None
+    gc.collect()  # what an earlier part held
+    with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            progress = train(
+                [member.model.to(where) for member in group],
+                sequences,
+                [member.training for member in group],
+                seeds=[member.seed for member in group],
+                states=[member.folder.state for member in group if member.folder is not None],
+                watcher=watcher,
+                on_epoch=on_epoch,
+                on_failure=on_failure,
+            )
+        except torch.OutOfMemoryError:
+            if len(group) == 1:
+                raise BadInput(
+                    "there is not enough memory for one model: take a smaller batch"
+                ) from None
+        finally:
+            for member, home in zip(group, homes, strict=True):
+                member.model.to(home)
+    if progress is None:
         # another program has taken what was free: go on in halves, from the last states
-        if len(group) == 1:
-            raise BadInput(
-                "there is not enough memory for one model: take a smaller batch"
-            ) from None
+        for member, values in zip(group, before, strict=True):
+            member.model.load_state_dict(values)
         halves = group[: len(group) // 2], group[len(group) // 2 :]
-        torch.cuda.empty_cache()
-        return [run for h in halves for run in _train_group(h, sequences, where, watcher)]
-    finally:
-        for member, home in zip(group, homes, strict=True):
-            member.model.to(home)
+        return [run for half in halves for run in _train_group(half, sequences, where, watcher)]
     runs = []
     for member, one in zip(group, progress, strict=True):
         if member.folder is not None and one.failed:
             member.write_history(one)
-            write_json(member.folder.failure, {"failure": one.failed, "epochs": len(one.history)})
         elif member.folder is not None:
             tensors = member.model.state_dict().items()
             # clones: networks that share a module share its memory, which the format refuses
@@ -329,7 +348,11 @@ def load(run: str | Path, model: SequenceModel | None = None) -> SequenceModel:
 def check(model: SequenceModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
     images = sequences.images
-    model.check(next(sequences.batches(1)).x)
+    x = next(sequences.batches(1)).x
+    for parameter in model.parameters():
+        x = x.to(parameter.device)  # they meet on the device of the training
+        break
+    model.check(x)
     if images.is_floating_point():
         check_values(images, model.likelihood)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 from topocaps.models import SequenceModel
+from topocaps.networks import Linear
 from topocaps.topography import TopographyStack
 
 
@@ -41,6 +42,10 @@ class Stack:
     def __len__(self) -> int:
         return len(self.members)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and what else the model keeps, by name."""
+        return self.model.state_dict(keep_vars=True)
+
     def of_member(self, tensor: Tensor, member: int) -> Tensor:
         """One model's part of a parameter, or of something kept for it."""
         return tensor[member] if len(self) > 1 and tensor.ndim else tensor
@@ -48,12 +53,13 @@ class Stack:
     @torch.no_grad()
     def write_back(self) -> None:
         """Give the members the parameters that the stack has learned."""
-        for name, parameter in self.model.named_parameters():
-            if len(self) == 1:
+        if len(self) == 1:
+            for parameter in self.model.parameters():
                 parameter.data = parameter.data.contiguous()
-                continue
-            for member, value in zip(self.members, parameter, strict=True):
-                member.get_parameter(name).copy_(value)
+            return
+        for name, together in self.tensors().items():
+            for member, value in zip(self.members, together, strict=True):
+                member.state_dict(keep_vars=True)[name].copy_(value)
 
 
 def by_architecture(
@@ -66,8 +72,18 @@ def by_architecture(
         shapes = tuple((name, p.shape) for name, p in model.named_parameters())
         lattice = (model.topography.capsules, model.topography.shape)
         training = None if trainings is None else trainings[place]
-        groups.setdefault((kind, shapes, lattice, training), []).append(place)
+        alone = None if _is_stackable(model) else place
+        groups.setdefault((kind, shapes, lattice, training, alone), []).append(place)
     return list(groups.values())
+
+
+def _is_stackable(model: SequenceModel) -> bool:
+    """Whether all that holds parameters knows an axis for the models: not so layers of others."""
+    own = (Linear, SequenceModel)
+    return all(
+        isinstance(module, own) or not any(True for _ in module.parameters(recurse=False))
+        for module in model.modules()
+    )
 
 
 def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
