@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps import study
 from topocaps.recipes import find
 from topocaps.recipes.tables import TABLES
+from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
 
 TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
@@ -19,6 +19,7 @@ TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
 def small(monkeypatch):
     """A table of two small models."""
     monkeypatch.setattr("topocaps.study.SOME", 3)
+    monkeypatch.setattr("topocaps.reproduce.SOME", 3)
     monkeypatch.setattr("topocaps.recipes.data.SOME", 3)
     recipes = tuple(r.change(TINY) for r in TABLES["table2"].recipes[1:3])
     table = replace(TABLES["table2"], recipes=recipes)
@@ -29,7 +30,7 @@ def small(monkeypatch):
 def reproduce(folder, **changes):
     said = []
     wanted = dict(epochs=1, seeds=2, say=said.append, device="cpu") | changes
-    page = study.reproduce(["table2"], folder / "results", folder / "runs", **wanted)
+    page = run_tables(["table2"], folder / "results", folder / "runs", **wanted)
     return page.read_text(), said
 
 

@@ -18,6 +18,7 @@ from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.files import make_folder
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.tables import TABLES
+from topocaps.reproduce import reproduce as run_tables
 from topocaps.version import __version__
 
 app = typer.Typer(
@@ -151,7 +152,7 @@ def reproduce(
     if what not in (*TABLES, "all"):
         raise BadInput(f"there is no {what!r} to reproduce; there are {', '.join(TABLES)} and all")
     short = "" if epochs is None else "-short"
-    page = study.reproduce(
+    page = run_tables(
         list(TABLES) if what == "all" else [what],
         out or Path(f"results{short}"),
         runs or Path("runs") / f"reproduce{short}",

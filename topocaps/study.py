@@ -17,16 +17,13 @@ from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, Splits, find
-from topocaps.recipes.data import SOME, Mnist
-from topocaps.recipes.tables import TABLES
+from topocaps.recipes.data import SOME
 from topocaps.report import Section, page, table
-from topocaps.results import Results
 from topocaps.training import RunFolder, fit_together, load
-from topocaps.training.run import SCHEMA, choose_device
+from topocaps.training.folder import SCHEMA
+from topocaps.training.run import choose_device
 from topocaps.training.watching import Watcher, on_terminal
 
-TRAVERSALS = 12  # of a model beside its results
-H200_SECONDS = 96e-6  # a step of a model in a table: benchmarks/results/bench-h200.json
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
 Say = Callable[[str], None]
@@ -156,7 +153,7 @@ def evaluate_run(
             "schema": SCHEMA,
             "recipe": settings["name"],
             **on(splits.held_out, splits.each, model),
-            **({"map": _map(model, splits.held_out.to(where))} if _is_map(model) else {}),
+            **({"map": _map(model, splits.held_out.to(where))} if is_map(model) else {}),
             "split": splits.name,
             "data": splits.source,
             "untrained": on(splits.held_out, splits.each, untrained),
@@ -174,100 +171,19 @@ def evaluate_run(
     return finished
 
 
-def reproduce(
-    tables: Sequence[str],
-    out: Path,
-    runs: Path,
-    epochs: int | None = None,
-    seeds: int = 3,
-    data: Path | None = None,
-    device: str = "auto",
-    say: Say = lambda line: None,
-) -> Path:
-    """Run what is missing of the papers' tables, keep every result, write the page of all.
-
-    Run folders are in ``runs``, small results in ``out``. What is there is not run again.
-    """
-    results = Results(out)
-    for name in tables:
-        recipes = TABLES[name].recipes
-        if epochs is not None:
-            recipes = tuple(recipe.change([f"training.epochs={epochs}"]) for recipe in recipes)
-        jobs = [
-            Job(recipe, runs / recipe.name / f"seed-{seed}", seed)
-            for recipe in recipes
-            for seed in range(seeds)
-            if not results.has(recipe, seed)
-        ]
-        say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
-        for run in run_jobs(jobs, data, device, say):
-            recipe = next(r for r in recipes if r.name == run.name)
-            results.keep(recipe, run.metrics["seed"], _with_generalisation(run, data, device))
-            if run.metrics["seed"] == 0:
-                _show(run, results.path(recipe, 0).parent, data)
-        if epochs is not None and jobs:
-            say(_how_long(name, results, recipes, epochs))
-    results.draw()
-    return results.write_page()
-
-
-def _with_generalisation(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
-    """The metrics, with those on rotation and hue together for a model that saw them singly."""
-    recorded = run.settings["data"]
-    if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
-        return run.metrics
-    combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
-    where = choose_device(device)
-    window = run.settings["unseen_window"]
-    found = evaluate(run.model.to(where), combined.to(where), window=window, seed=EVALUATION_SEED)
-    run.model.cpu()
-    kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
-    return {**run.metrics, "generalisation": kept}
-
-
-def _show(run: Finished, folder: Path, data: Path | None) -> None:
-    """The pictures of a run that stand beside its results: traversals, a torus."""
-    held_out = data_of(run.folder.path, run.settings, data).held_out
-    if _is_map(run.model):
-        picture = figures.torus(*_strongest(run.model, held_out))
-        figures.save(picture, folder / "torus.png")
-        return
-    shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
-    window = run.metrics["traversal"]["window"]
-    picture = figures.traversals(run.model, shown, held_out.names, window)
-    figures.save(picture, folder / "traversals.png")
-
-
-def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: int) -> str:
-    """What the whole table would take here and on a GPU, from what this part of it took."""
-    found = [one for recipe in recipes for one in results.of(recipe)]
-    if not found:
-        return f"{name}: nothing was finished, so nobody knows how long it would take"
-    here = sum(one["seconds"] / one["together"] for one in found) / len(found) / epochs
-    full = TABLES[name].recipes
-    models, whole = 3 * len(full), full[0].training.epochs
-    hours = here * models * whole / 3600
-    steps = (full[0].training.epoch_size or 48_000) / full[0].training.batch * whole
-    gpu = models * steps * H200_SECONDS / 3600
-    return (
-        f"{name} in full ({models} models, {whole} epochs) would take {hours:,.1f} hours of "
-        f"training here, and {gpu:.1f} on an H200"
-    )
-
-
-def _is_map(model: SequenceModel) -> bool:
+def is_map(model: SequenceModel) -> bool:
     return model.topography.capsules == 1 and len(model.topography.shape) == 2
 
 
 def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
     """Whether neighbours of a map like images of the same class."""
-    _, classes = _strongest(model, sequences)
+    _, classes = strongest(model, sequences)
     found = neighbour_agreement(classes)
     shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
     return {**shares, "classes": classes.tolist()}
 
 
-def _strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
+def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
     """The images that excite the sites of a map most, and their classes."""
     which = strongest_images(model, sequences)[0]  # rows columns
     shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
@@ -305,7 +221,7 @@ def compare(runs: list[Finished]) -> list[list[str]]:
 
 def section(run: Finished) -> Section:
     """The part of a report that one run fills."""
-    captions = {"torus": figures.TORUS_CAPTION} if _is_map(run.model) else {}
+    captions = {"torus": figures.TORUS_CAPTION} if is_map(run.model) else {}
     captions |= {"traversal": figures.TRAVERSAL_CAPTION, "by_lag": figures.BY_LAG_CAPTION}
     captions |= {"topography": figures.TOPOGRAPHY_CAPTION, "history": figures.HISTORY_CAPTION}
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
@@ -331,8 +247,8 @@ def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
     window = run.metrics["traversal"]["window"]
-    if _is_map(run.model):
-        picture = figures.torus(*_strongest(run.model, held_out))
+    if is_map(run.model):
+        picture = figures.torus(*strongest(run.model, held_out))
         figures.save(picture, run.folder.figures / "torus.png")
     drawn = {
         "traversal": figures.traversals(run.model, examples(held_out), held_out.names, window),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.evidence import Posterior
 from topocaps.models import SequenceModel
-from topocaps.networks import GaussianEncoder, Linear, Norm
+from topocaps.networks import Linear, Norm
 from topocaps.training.descent import (
     Descent,
     bound,
@@ -23,6 +21,7 @@ from topocaps.training.descent import (
     shorter_by,
     side_by_side,
 )
+from topocaps.training.layers import FactoredLinear, factor
 from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.precision import Precision
 from topocaps.training.settings import Training
@@ -42,7 +41,7 @@ class Factored(Descent):
         super().__init__(stack, training)
         self.rule = training.optimiser
         self.model = readable(stack)
-        self.layers = _factor(self.model, len(stack))
+        self.layers = factor(self.model, len(stack))
         for layer in self.layers:
             layer.keep(self.rule.MOMENTS)
         self._moments = {name: m for layer in self.layers for name, m in layer.moments().items()}
@@ -179,124 +178,6 @@ class Factored(Descent):
             layer.refresh()
 
 
-class FactoredLinear(nn.Module):
-    """Linear layers, of all members and of one or two networks, as one product.
-
-    It multiplies by a bf16 copy of the weights, and tells what came in. Inputs and outputs are
-    widened with zeros inside, to the multiples of 16 that tensor cores and wide loads want. The
-    layers' own parameters become views of its matrix.
-    """
-
-    coarse: Tensor
-
-    def __init__(self, linears: Mapping[str, Linear], members: int) -> None:
-        super().__init__()
-        self.linears = nn.ModuleDict({n.replace(".", "/"): one for n, one in linears.items()})
-        self.biases = [one.bias for one in linears.values()]
-        self.members, self.models = members, members * len(linears)
-        matrices = [_stacked(one.matrix.data, 3) for one in linears.values()]
-        self.outputs, self.inputs = matrices[0].shape[1:]
-        self.matrix = aligned(torch.cat(matrices))
-        for one, part in zip(linears.values(), self.matrix.split(members), strict=True):
-            one.matrix.data = part if one.matrix.ndim == 3 else part[0]
-        self.wide_outputs, self.wide_inputs = _wide(self.outputs), _wide(self.inputs)
-        self.slot = torch.empty(0, 0)
-        self.held: list[Tensor] = []
-        self.refresh()
-
-    def keep(self, keys: Sequence[str]) -> None:
-        """Make room for moments."""
-        self.keys = keys
-        self.held = [aligned(torch.zeros_like(self.matrix)) for _ in keys]
-
-    def moments(self) -> dict[str, dict[str, Tensor]]:
-        """Of every layer's matrix, by its name in the model."""
-        found = {}
-        for n, (name, one) in enumerate(self.linears.items()):
-            parts = [held.split(self.members)[n] for held in self.held]
-            parts = parts if one.matrix.ndim == 3 else [part[0] for part in parts]
-            found[f"{name.replace('/', '.')}.matrix"] = dict(zip(self.keys, parts, strict=True))
-        return found
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Copy the weights anew."""
-        missing = (0, self.wide_inputs - self.inputs, 0, self.wide_outputs - self.outputs)
-        coarse = pad(self.matrix, missing).bfloat16()
-        if hasattr(self, "coarse"):
-            self.coarse.copy_(coarse)
-        else:
-            self.register_buffer("coarse", coarse, persistent=False)
-
-    def expect(self, rows: int) -> None:
-        """Make the slot: a tensor that holds nothing, of which the outputs' gradient is asked."""
-        if self.slot.shape[1] != rows:
-            nothing = torch.empty(1, dtype=torch.bfloat16, device=self.coarse.device)
-            wanted = nothing.expand(self.models, rows, self.wide_outputs)
-            self.slot = wanted.requires_grad_()
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(self.models, -1, self.inputs).bfloat16()
-        self.came = pad(rows, (0, self.wide_inputs - self.inputs))
-        y = _Product.apply(self.came, self.coarse, self.slot)[..., : self.outputs]
-        bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
-        return (y + bias[:, None]).reshape(*x.shape[:-1], self.outputs)
-
-
-class PairedEncoder(nn.Module):
-    """The encoders of z and of u as one: they see the same frames, and half as many kernels run."""
-
-    def __init__(self, z: GaussianEncoder, u: GaussianEncoder, members: int) -> None:
-        super().__init__()
-        self.z, self.u, self.members = z, u, members
-        layers: list[nn.Module] = []
-        for n, (one, other) in enumerate(zip(_network(z), _network(u), strict=True)):
-            if isinstance(one, Linear) and isinstance(other, Linear):
-                both = {f"z_given_x.network.{n}": one, f"u_given_x.network.{n}": other}
-                layers.append(FactoredLinear(both, members))
-            else:
-                layers.append(one)
-        self.network = nn.Sequential(*layers)
-
-    @staticmethod
-    def suits(z: nn.Module, u: nn.Module) -> bool:
-        """Whether two encoders are alike, layer by layer."""
-        kinds = [
-            [(type(one), [p.shape for p in one.parameters()]) for one in encoder.network]
-            if isinstance(encoder, GaussianEncoder) and isinstance(encoder.network, nn.Sequential)
-            else None
-            for encoder in (z, u)
-        ]
-        shared = set(z.parameters()) & set(u.parameters())
-        return kinds[0] is not None and kinds[0] == kinds[1] and not shared
-
-    def forward(self, x: Tensor) -> Posterior:
-        frames = x.flatten(-self.z.frame_axes)
-        rows = frames.reshape(self.members, -1, frames.shape[-1])
-        outputs = self.network(torch.cat([rows, rows])).to(x.dtype)  # 2·members rows outputs
-        z, u = (part.reshape(*frames.shape[:-1], -1) for part in outputs.chunk(2))
-        return Posterior(self.z.distribution(z), self.u.distribution(u))
-
-
-def _network(encoder: GaussianEncoder) -> nn.Sequential:
-    assert isinstance(encoder.network, nn.Sequential)
-    return encoder.network
-
-
-class _Product(torch.autograd.Function):
-    """x Wᵀ, whose gradient with respect to the slot is what came back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, coarse: Tensor, slot: Tensor) -> Tensor:
-        ctx.save_for_backward(coarse)
-        return torch.bmm(x, coarse.mT)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, Tensor]:
-        (coarse,) = ctx.saved_tensors
-        return (torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None), None, dy
-
-
 def _factored_bound(
     model: SequenceModel,
     layers: Sequence[FactoredLinear],
@@ -307,21 +188,6 @@ def _factored_bound(
     """The terms, and what came into each layer."""
     terms = bound(model, sequences, uniform, noise)
     return terms, [layer.came.detach() for layer in layers]
-
-
-def _factor(model: SequenceModel, members: int) -> list[FactoredLinear]:
-    """Put factored layers in the place of the linear ones."""
-    z, u = getattr(model, "z_given_x", None), getattr(model, "u_given_x", None)
-    if z is not None and u is not None and PairedEncoder.suits(z, u):
-        del model.z_given_x, model.u_given_x
-        model.encoders = PairedEncoder(z, u, members)
-        vars(model)["posterior"] = model.encoders  # in place of the method
-    for name, module in list(model.named_modules()):
-        if isinstance(module, Linear) and not name.startswith("encoders."):
-            path, _, leaf = name.rpartition(".")
-            factored = FactoredLinear({name: module}, members)
-            setattr(model.get_submodule(path), leaf, factored)
-    return [module for module in model.modules() if isinstance(module, FactoredLinear)]
 
 
 @torch.no_grad()
@@ -357,18 +223,3 @@ def move(
         first.lerp_(gradient, 1 - rule.betas[0])
         second.lerp_(gradient.square(), 1 - rule.betas[1])
         weight.sub_(size * first / ((spread * second).sqrt() + rule.EPSILON))
-
-
-def aligned(matrix: Tensor) -> Tensor:
-    """The same values with rows that begin at multiples of 64 bytes, for wide loads."""
-    wide = matrix.new_empty(*matrix.shape[:-1], _wide(matrix.shape[-1]))[..., : matrix.shape[-1]]
-    return wide.copy_(matrix)
-
-
-def _stacked(value: Tensor, axes: int) -> Tensor:
-    """With the models in front, also where there is one."""
-    return value if value.ndim == axes else value[None]
-
-
-def _wide(width: int) -> int:
-    return -(-width // 16) * 16

@@ -4,107 +4,26 @@ from __future__ import annotations
 
 import gc
 import json
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, NonFinite
-from topocaps.files import make_folder, read_json, write_atomically, write_json
+from topocaps.files import read_json, write_atomically, write_json
 from topocaps.models import SequenceModel, build, check_values
 from topocaps.training.checkpoint import Progress, step_of
+from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
 from topocaps.training.memory import free_memory, plan, split
 from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Watcher, on_terminal
-from topocaps.version import __version__
-
-SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Where the files of a run are."""
-
-    path: Path
-
-    @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.json"
-
-    @property
-    def history(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def weights(self) -> Path:
-        return self.path / "weights.safetensors"
-
-    @property
-    def state(self) -> Path:
-        return self.path / "state" / "state.safetensors"
-
-    @property
-    def failure(self) -> Path:
-        return self.path / "failure.json"
-
-    @property
-    def figures(self) -> Path:
-        return self.path / "figures"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    def settings(self) -> dict[str, Any]:
-        """What the run was told to do."""
-        if not self.recipe.exists():
-            raise BadInput(f"{self.path} is not a run folder: it has no {self.recipe.name}")
-        return read_json(self.recipe)
-
-    def records(self) -> list[dict[str, Any]]:
-        """A record for every epoch."""
-        return [json.loads(line) for line in self.history.read_text().splitlines()]
-
-    def begin(self, settings: dict[str, Any]) -> None:
-        """Make the folder, or find in it a run of the same settings to go on with."""
-        # what is written is compared with what was written: as JSON has it
-        settings = json.loads(json.dumps({"schema": SCHEMA, **settings}))
-        if self.recipe.exists():
-            make_folder(self.state.parent)
-            before = read_json(self.recipe)
-            changed = [
-                f"{key} was {old}, is now {new}"
-                for key, old, new in _differences(before, settings)
-                if key.split(".")[0] not in ("versions", "device", "products")
-            ]
-            if changed:
-                raise BadInput(
-                    f"{self.path} holds a run with other settings ({'; '.join(changed[:3])}): "
-                    "choose another folder or remove it"
-                )
-            return
-        make_folder(self.path)
-        versions = {
-            "topocaps": __version__,
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-            "python": platform.python_version(),
-        }
-        make_folder(self.state.parent)
-        write_json(self.recipe, {**settings, "versions": versions})
 
 
 @dataclass(frozen=True)
@@ -381,12 +300,3 @@ def describe_training(training: Training) -> dict[str, Any]:
     """Settings as plain data, the optimiser with its name."""
     optimiser = {"kind": type(training.optimiser).__name__, **asdict(training.optimiser)}
     return {**asdict(training), "optimiser": optimiser}
-
-
-def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        found = []
-        for key in sorted(old.keys() | new.keys()):
-            found += _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        return found
-    return [] if old == new else [(path, old, new)]
