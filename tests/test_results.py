@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.recipes import find
+from topocaps.recipes import RECIPES, find
+from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.tables import TABLES
+from topocaps.reproduce import names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
 
@@ -134,3 +136,31 @@ def test_the_strongest_image_of_a_site_is_found_over_all_batches():
     model = Reads.mlp((1, 2, 2), tc.Topography(1, (2, 2)), hidden=(2,))
     found = tc.metrics.strongest_images(model, tc.Sequences.of(images), batch=3)
     assert found.shape == (1, 2, 2) and found[0, 1, 0] == 5
+
+
+def test_claims_are_judged_by_their_numbers(tmp_path):
+    results = Results(tmp_path)
+    claim = CLAIMS[0]  # K = 3 beats K = 1 on MNIST: log p(x) higher, E_eq lower
+    common = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
+
+    def keep(recipe, likelihoods, errors):
+        for seed, (likelihood, error) in enumerate(zip(likelihoods, errors, strict=True)):
+            numbers = {"log_px_paper": likelihood, "equivariance_error": error}
+            results.keep(recipe, seed, {**common, **numbers})
+
+    assert "Claims" not in results.write_page().read_text()
+    keep(claim.that, [-190.0, -191.0, -189.0], [3000, 3010, 2990])
+    for likelihoods, errors, verdict in (
+        ([-185.0, -186.0, -184.0], [2000, 2010, 1990], "holds"),
+        ([-185.0, -186.0, -184.0], [3000, 3010, 2990], "holds in part"),
+        ([-190.1, -191.1, -189.1], [3001, 3011, 2991], "does not hold"),
+    ):
+        keep(claim.this, likelihoods, errors)
+        page = results.write_page().read_text()
+        line = next(line for line in page.splitlines() if claim.text in line)
+        assert line.endswith(f"| **{verdict}** |") and "against −190.0" in line
+
+
+def test_everything_that_can_be_reproduced_has_recipes():
+    for name in names():
+        assert recipes_of(name) and all(r.name in RECIPES for r in recipes_of(name))

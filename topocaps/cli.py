@@ -17,7 +17,7 @@ from topocaps.arithmetic import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.files import make_folder
 from topocaps.recipes import RECIPES, find
-from topocaps.recipes.tables import TABLES
+from topocaps.reproduce import names
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.version import __version__
 
@@ -135,7 +135,7 @@ def traverse(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}, or all.")],
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(names())}, or all.")],
     epochs: Annotated[int | None, typer.Option(help="Instead of the papers' 100.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.", min=1)] = 3,
     out: Annotated[
@@ -149,11 +149,11 @@ def reproduce(
 
     Example: topocaps reproduce table1 --epochs 1 --seeds 1 --data mnist
     """
-    if what not in (*TABLES, "all"):
-        raise BadInput(f"there is no {what!r} to reproduce; there are {', '.join(TABLES)} and all")
+    if what not in (*names(), "all"):
+        raise BadInput(f"there is no {what!r} to reproduce; there are {', '.join(names())} and all")
     short = "" if epochs is None else "-short"
     page = run_tables(
-        list(TABLES) if what == "all" else [what],
+        names() if what == "all" else [what],
         out or Path(f"results{short}"),
         runs or Path("runs") / f"reproduce{short}",
         epochs,

@@ -50,10 +50,10 @@ ROWS = ("input", "reconstruction", "rolled")
 GAP = 2  # pixels between frames
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 150) -> None:
     """As a PNG, whole or not at all."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
     write_atomically(path, buffer.getvalue())
 
 

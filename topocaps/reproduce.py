@@ -9,6 +9,7 @@ from typing import Any
 from topocaps import figures
 from topocaps.metrics import evaluate
 from topocaps.recipes import Recipe
+from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.data import SOME, Mnist
 from topocaps.recipes.tables import TABLES
 from topocaps.results import Results
@@ -45,7 +46,7 @@ def reproduce(
     """
     results = Results(out)
     for name in tables:
-        recipes = TABLES[name].recipes
+        recipes = recipes_of(name)
         if epochs is not None:
             recipes = tuple(recipe.change([f"training.epochs={epochs}"]) for recipe in recipes)
         jobs = [
@@ -57,13 +58,28 @@ def reproduce(
         say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
         for run in run_jobs(jobs, data, device, say):
             recipe = next(r for r in recipes if r.name == run.name)
-            results.keep(recipe, run.metrics["seed"], _with_generalisation(run, data, device))
+            metrics = _with_generalisation(run, data, device)
+            bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
+            results.keep(recipe, run.metrics["seed"], {**metrics, "elbo_by_epoch": bounds})
             if run.metrics["seed"] == 0:
                 _show(run, results.path(recipe, 0).parent, data)
         if epochs is not None and jobs:
             say(_how_long(name, results, recipes, epochs))
     results.draw()
     return results.write_page()
+
+
+def names() -> list[str]:
+    """Everything there is to reproduce."""
+    return [*TABLES, "claims"]
+
+
+def recipes_of(name: str) -> tuple[Recipe, ...]:
+    """What has to be run for a table, a figure or the claims."""
+    if name == "claims":
+        needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
+        return tuple({recipe.name: recipe for recipe in needed}.values())
+    return TABLES[name].recipes
 
 
 def _with_generalisation(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
@@ -90,7 +106,7 @@ def _show(run: Finished, folder: Path, data: Path | None) -> None:
     shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
     window = run.metrics["traversal"]["window"]
     picture = figures.traversals(run.model, shown, held_out.names, window)
-    figures.save(picture, folder / "traversals.png")
+    figures.save(picture, folder / "traversals.png", dpi=80)
 
 
 def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: int) -> str:
@@ -99,7 +115,7 @@ def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: in
     if not found:
         return f"{name}: nothing was finished, so nobody knows how long it would take"
     here = sum(one["seconds"] / one["together"] for one in found) / len(found) / epochs
-    full = TABLES[name].recipes
+    full = recipes_of(name)
     models, whole = 3 * len(full), full[0].training.epochs
     hours = here * models * whole / 3600
     steps = (full[0].training.epoch_size or 48_000) / full[0].training.batch * whole

@@ -14,6 +14,7 @@ from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import VAE
 from topocaps.recipes import RECIPES, Recipe
+from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.tables import TABLES, Number, Table
 
 NONE = "–"
@@ -87,9 +88,23 @@ class Results:
             if any(found for _, found in rows):
                 parts.append(_section(name, table, rows))
                 parts += self._pictures(name, table)
+        parts += self._claims()
         page = self.folder / "README.md"
         write_atomically(page, "\n\n".join(parts) + "\n")
         return page
+
+    def _claims(self) -> list[str]:
+        """What the papers say beside their tables, judged by what there is."""
+        lines = []
+        for claim in CLAIMS:
+            found = claim.judge(lambda recipe, number: _values(number, self.of(recipe)))
+            if found.verdict is not None:
+                lines.append(f"| {claim.text} | {found.found} | **{found.verdict}** |")
+        if not lines:
+            return []
+        return [
+            "\n".join([_CLAIMS_HEAD, "", "| the papers say | found | |", "|---|---|---|", *lines])
+        ]
 
     def _pictures(self, name: str, table: Table) -> list[str]:
         """What is shown under a table: figures whole, traversals of tables as links."""
@@ -108,6 +123,12 @@ class Results:
             links = ", ".join(f"[{recipe.name}]({file})" for recipe, file in files)
             own.append(f"Traversals of the first seed: {links}.")
         return own
+
+
+_CLAIMS_HEAD = """## Claims beside the tables
+
+`topocaps reproduce claims` runs what these need. A difference counts when it is more than two
+standard errors over seeds; *in part*: in some of the numbers or seeds."""
 
 
 def _mean_capcorr(metrics: Any) -> float:

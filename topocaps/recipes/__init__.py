@@ -1,13 +1,16 @@
 """What can be run, as data."""
 
 from topocaps.errors import BadInput
+from topocaps.recipes.claims import VARIANTS
 from topocaps.recipes.data import DATA, Splits
 from topocaps.recipes.dsprites import DSPRITES
 from topocaps.recipes.mnist import MNIST
 from topocaps.recipes.recipe import Recipe
 from topocaps.recipes.sprites import SPRITES
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*SPRITES, *MNIST, *DSPRITES)}
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (*SPRITES, *MNIST, *DSPRITES, *VARIANTS)
+}
 
 
 def find(name: str) -> Recipe:

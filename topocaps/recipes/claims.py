@@ -1,0 +1,141 @@
+"""What the papers say beside their tables, each with the numbers that would show it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from topocaps.networks import Norm
+from topocaps.recipes import dsprites, mnist
+from topocaps.recipes.recipe import Recipe
+from topocaps.recipes.tables import Number
+
+Measured = Callable[[Recipe, Number], Sequence[float]]  #: a number of every seed
+HOLDS, IN_PART, DOES_NOT = "holds", "holds in part", "does not hold"
+ENOUGH = 2.0  # standard errors that make a difference
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found, and whether it is what the papers say."""
+
+    found: str
+    verdict: str | None  #: None while runs are missing
+
+
+@dataclass(frozen=True)
+class Better:
+    """``this`` has better numbers than ``that``: all of them, some, or none."""
+
+    text: str
+    this: Recipe
+    that: Recipe
+    higher: tuple[Number, ...] = ()
+    lower: tuple[Number, ...] = ()
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        return self.this, self.that
+
+    def judge(self, measured: Measured) -> Verdict:
+        shown, good = [], []
+        for number in (*self.higher, *self.lower):
+            these, those = measured(self.this, number), measured(self.that, number)
+            if not these or not those:
+                return Verdict("", None)
+            gap = statistics.mean(these) - statistics.mean(those)
+            good.append((gap if number in self.higher else -gap) > ENOUGH * _error(these, those))
+            values = " against ".join(
+                f"{statistics.mean(v):,.{number.digits}f}" for v in (these, those)
+            )
+            shown.append(f"{number.label} {values}".replace("-", "−"))
+        verdict = HOLDS if all(good) else IN_PART if any(good) else DOES_NOT
+        return Verdict("; ".join(shown), verdict)
+
+
+@dataclass(frozen=True)
+class Within:
+    """A number of a model lies where the papers say."""
+
+    text: str
+    this: Recipe
+    number: Number
+    least: float = -math.inf
+    most: float = math.inf
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        return (self.this,)
+
+    def judge(self, measured: Measured) -> Verdict:
+        values = measured(self.this, self.number)
+        if not values:
+            return Verdict("", None)
+        inside = [self.least <= value <= self.most for value in values]
+        verdict = HOLDS if all(inside) else IN_PART if any(inside) else DOES_NOT
+        shown = ", ".join(f"{value:.{self.number.digits}f}" for value in values)
+        return Verdict(f"{self.number.label} {shown}".replace("-", "−"), verdict)
+
+
+def _error(these: Sequence[float], those: Sequence[float]) -> float:
+    """Of the difference of two means; 0 where a single seed tells nothing of it."""
+    parts = [statistics.variance(v) / len(v) for v in (these, those) if len(v) > 1]
+    return math.sqrt(sum(parts))
+
+
+def _variant(recipe: Recipe, ending: str, about: str, **changes: object) -> Recipe:
+    return replace(
+        recipe,
+        name=f"{recipe.name}-{ending}",
+        about=f"{recipe.about}, {about}",
+        claims={},
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def _of(recipes: Sequence[Recipe], ending: str) -> Recipe:
+    return next(recipe for recipe in recipes if recipe.name.endswith(ending))
+
+
+_MNIST, _SPRITES = _of(mnist.FIRST, "/tvae-5_36"), _of(dsprites.FIRST, "/tvae-1_3")
+_MNIST_K1 = _variant(_MNIST, "k1", "but K = 1", topography=replace(_MNIST.topography, reach=(1,)))
+_SPRITES_K3 = _variant(
+    _SPRITES, "k3", "but K = 3", topography=replace(_SPRITES.topography, reach=(3,))
+)
+_MNIST_MU = _variant(_MNIST, "mu0", "mu from 0", mu=0.0)
+_PLAIN_TORUS = _variant(mnist.TORUS, "none", "no norm", norm=Norm.NONE)
+
+VARIANTS = (_MNIST_K1, _SPRITES_K3, _MNIST_MU, _PLAIN_TORUS)
+
+_LIKELIHOOD = Number("log p(x)", ("log_px_paper",), 1)
+_ERROR = Number("E_eq", ("equivariance_error",), 0)
+_EARLY = Number("ELBO after 10 epochs", ("elbo_by_epoch", "9"), 1)
+_AGREE = Number("neighbours of one class", ("map", "agreement"), 2)
+_TOGETHER = Number("capsules that roll as most do", ("capcorr_agreement", "x"), 2)
+_GAIN = Number("gain", ("traversal_gain",), 2)
+
+CLAIMS = (
+    Better(
+        "K = 3 is better than K = 1 on MNIST (A.5)",
+        _MNIST, _MNIST_K1, higher=(_LIKELIHOOD,), lower=(_ERROR,),
+    ),
+    Better(
+        "K = 1 is better than K = 3 on dSprites (A.5)",
+        _SPRITES, _SPRITES_K3, higher=(_LIKELIHOOD,), lower=(_ERROR,),
+    ),
+    Better("mu = 30 speeds convergence (A.2)", _MNIST, _MNIST_MU, higher=(_EARLY,)),
+    Better(
+        "Weight normalisation is needed for topographic organisation (A.8)",
+        mnist.TORUS, _PLAIN_TORUS, higher=(_AGREE,),
+    ),
+    Within(
+        "All capsules roll together (A.11)",
+        _of(dsprites.FIRST, "/tvae-1_2"), _TOGETHER, least=0.95,
+    ),
+    Within(
+        "BubbleVAE learns invariance (6.3): rolling it changes nothing",
+        _of(dsprites.FIRST, "/bubble-1_3"), _GAIN, least=-0.1, most=0.1,
+    ),
+)  # fmt: skip
