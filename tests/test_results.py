@@ -39,7 +39,7 @@ def reproduce(folder, **changes):
 def test_a_table_is_run_kept_and_written_once(small, tmp_path):
     page, said = reproduce(tmp_path)
     assert said[0] == "table2: 0 results are there, 4 to run"
-    assert "in full (6 models, 100 epochs) would take" in said[-1] and "on an H200" in said[-1]
+    assert "in full (6 models, 100 epochs) would train for" in said[-1] and "H200" in said[-1]
     results = Results(tmp_path / "results")
     for recipe in small.recipes:
         found = results.of(recipe)

@@ -121,6 +121,10 @@ def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: in
     steps = (full[0].training.epoch_size or 48_000) / full[0].training.batch * whole
     gpu = models * steps * H200_SECONDS / 3600
     return (
-        f"{name} in full ({models} models, {whole} epochs) would take {hours:,.1f} hours of "
-        f"training here, and {gpu:.1f} on an H200"
+        f"{name} in full ({models} models, {whole} epochs) would train for {_long(hours)} here, "
+        f"and about {_long(gpu)} on an H200"
     )
+
+
+def _long(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"

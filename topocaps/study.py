@@ -144,7 +144,8 @@ def evaluate_run(
     def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
         fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
         window = settings["unseen_window"]
-        return evaluate(which.to(where), fixed, window=window, seed=EVALUATION_SEED)
+        found = evaluate(which.to(where), fixed, window=window, seed=EVALUATION_SEED)
+        return {**found, "map": _map(which, fixed)} if is_map(which) else found
 
     history = folder.records()
     write_json(
@@ -153,7 +154,6 @@ def evaluate_run(
             "schema": SCHEMA,
             "recipe": settings["name"],
             **on(splits.held_out, splits.each, model),
-            **({"map": _map(model, splits.held_out.to(where))} if is_map(model) else {}),
             "split": splits.name,
             "data": splits.source,
             "untrained": on(splits.held_out, splits.each, untrained),
