@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.errors import BadInput
 
 STEPS = 18  #: values of every factor, and frames of a sequence
 #: as the papers' code lists them
@@ -160,7 +161,7 @@ class TransformedImages(SequenceSet):
     def balanced(self, each: int | None, seed: int) -> TransformedImages:
         """With None, every image is in the set once, and what moves takes turns."""
         if self.scripts is not None:
-            raise NotImplementedError("a set that is fixed already cannot be balanced anew")
+            raise BadInput("this set is fixed already: balance the one it was made of")
         groups = len(self.motion.together)
         count = len(self.images) if each is None else min(each * groups, len(self.images))
         return replace(self, scripts=self._one_each(count, seed).to(self.images.device))

@@ -1,0 +1,376 @@
+"""The engine: many models as one program, each as alone; failures, memory, precision."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_training import (
+    ADAM,
+    FRAME,
+    SGD,
+    TOPOGRAPHY,
+    StopAt,
+    assert_same,
+    frames,
+    model,
+    weights,
+)
+
+import topocaps as tc
+from topocaps.arithmetic import seeded
+from topocaps.topography import TopographyStack
+from topocaps.training.engine import Engine
+from topocaps.training.factored import Factored
+from topocaps.training.loop import train
+from topocaps.training.memory import plan, split
+from topocaps.training.stack import by_architecture
+from topocaps.training.watching import Silent
+
+
+def company():
+    """Models that differ in everything a stack may hold: topography, mu and seed."""
+    topographies = [
+        TOPOGRAPHY,
+        replace(TOPOGRAPHY, window=5, reach=(3,)),
+        replace(TOPOGRAPHY, velocity=0.0, window=6),
+        replace(TOPOGRAPHY, window=1, reach=(5,)),
+    ]
+    return [
+        model(seed=n, topography=t, mu=-3.0 - n, centred=True) for n, t in enumerate(topographies)
+    ]
+
+
+@pytest.mark.parametrize("norm", ["none", "weight", "projected"])
+@pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
+def test_a_member_of_a_stack_trains_as_it_would_alone(training, norm):
+    sequences, seeds = tc.Sequences.of(frames()), [7, 3, 5]
+    together = [model(seed=n, norm=norm) for n in range(3)]
+    histories = train(together, sequences, training, seeds=seeds)
+    for n, (member, progress) in enumerate(zip(together, histories, strict=True)):
+        alone = model(seed=n, norm=norm)
+        (expected,) = train([alone], sequences, training, seeds=[seeds[n]])
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        assert progress.history[-1]["elbo"] == pytest.approx(expected.history[-1]["elbo"], rel=1e-4)
+
+
+def test_members_may_differ_in_topography_and_mu():
+    sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2, 3]
+    together = company()
+    train(together, sequences, ADAM, seeds=seeds)
+    for member, alone, seed in zip(together, company(), seeds, strict=True):
+        train([alone], sequences, ADAM, seeds=[seed])
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stack_that_was_stopped_goes_on_bit_for_bit_and_a_member_of_it_alone(tmp_path):
+    sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2, 3]
+    states = [tmp_path / f"{n}.safetensors" for n in range(4)]
+    whole = company()
+    train(whole, sequences, ADAM, seeds=seeds)
+    with pytest.raises(tc.Interrupted):
+        train(company(), sequences, ADAM, seeds=seeds, states=states, watcher=StopAt(7))
+    alone = company()[2]
+    copied = tmp_path / "alone.safetensors"
+    copied.write_bytes(states[2].read_bytes())
+    train([alone], sequences, ADAM, seeds=[2], states=[copied])
+    resumed = company()
+    train(resumed, sequences, ADAM, seeds=seeds, states=states)
+    for one, other in zip(whole, resumed, strict=True):
+        assert_same(weights(one), weights(other))
+    for name, value in weights(alone).items():
+        torch.testing.assert_close(value, whole[2].state_dict()[name], rtol=1e-4, atol=1e-5)
+    with pytest.raises(tc.BadInput, match="different steps"):
+        train(
+            company()[:2], sequences, ADAM, seeds=[0, 1], states=[states[0], _at_step_7(tmp_path)]
+        )
+
+
+def _at_step_7(folder):
+    path = folder / "early.safetensors"
+    with pytest.raises(tc.Interrupted):
+        stop = StopAt(7)
+        train([company()[1]], tc.Sequences.of(frames()), ADAM, states=[path], watcher=stop)
+    return path
+
+
+def test_a_member_that_is_not_finite_is_named_and_the_others_go_on(tmp_path):
+    sequences, seeds = tc.Sequences.of(frames()), range(4)
+    together, alone = company(), company()
+    with torch.no_grad():
+        together[2].u_given_x.network[0].bias.fill_(torch.nan)
+    states = [tmp_path / f"{n}.safetensors" for n in range(4)]
+    progress = train(together, sequences, ADAM, seeds=seeds, states=states)
+    assert [one.failed is None for one in progress] == [True, True, False, True]
+    assert "is not finite at step 1" in progress[2].failed and not progress[2].history
+    assert [path.exists() for path in states] == [True, True, False, True]
+    train(alone, sequences, ADAM, seeds=seeds)
+    for n in (0, 1, 3):
+        assert_same(weights(together[n]), weights(alone[n]))
+
+
+def test_a_run_that_failed_says_so_and_is_not_tried_again(tmp_path):
+    models, outs = [model(seed=s) for s in range(2)], [tmp_path / "a", tmp_path / "b"]
+    with torch.no_grad():
+        models[1].z_given_x.network[0].bias.fill_(torch.nan)
+    there = dict(training=SGD, outs=outs, seeds=[0, 1], watcher=Silent())
+    for _ in range(2):
+        good, bad = tc.fit_together(models, frames(), **there)
+        assert good.failure is None and "kl_z is not finite at step 1" in bad.failure
+    assert (outs[0] / "weights.safetensors").exists()
+    assert (outs[1] / "failure.json").exists() and not (outs[1] / "weights.safetensors").exists()
+    with pytest.raises(tc.NonFinite, match="kl_z is not finite at step 1"):
+        tc.fit(models[1], frames(), training=SGD, seed=1, out=outs[1], watcher=Silent())
+
+
+def mixed():
+    """Models of several architectures: two stacks of two, and a model of another size."""
+    other = tc.TopographicVAE.mlp(frame_shape=FRAME, topography=TOPOGRAPHY, hidden=(9,))
+    vaes = [model(seed=s, kind=tc.VAE) for s in range(2)]
+    return [model(seed=0), vaes[0], model(seed=1), other, vaes[1]]
+
+
+def test_models_of_any_architecture_train_side_by_side_as_alone():
+    sequences, seeds = tc.Sequences.of(frames()), [3, 4, 5, 6, 7]
+    with seeded(0):
+        together, apart = mixed(), mixed()
+    assert by_architecture(together) == [[0, 2], [1, 4], [3]]
+    apart[3].load_state_dict(together[3].state_dict())
+    progress = train(together, sequences, SGD, seeds=seeds)
+    for member, alone, seed, one in zip(together, apart, seeds, progress, strict=True):
+        (expected,) = train([alone], sequences, SGD, seeds=[seed])
+        assert one.history[-1]["elbo"] == pytest.approx(expected.history[-1]["elbo"], rel=1e-4)
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_models_may_be_trained_in_different_ways_side_by_side():
+    sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2]
+    ways = [SGD, ADAM, replace(SGD, clip=None)]
+    together, apart = ([model(seed=s) for s in range(3)] for _ in range(2))
+    train(together, sequences, ways, seeds=seeds)
+    for member, alone, way, seed in zip(together, apart, ways, seeds, strict=True):
+        train([alone], sequences, way, seeds=[seed])
+        assert_same(weights(member), weights(alone))
+    with pytest.raises(tc.BadInput, match="the same batch, epochs and epoch size"):
+        train(together, sequences, [SGD, SGD, replace(SGD, batch=5)], seeds=seeds)
+    with pytest.raises(tc.BadInput, match="there are 3 models and 2 trainings"):
+        train(together, sequences, [SGD, SGD], seeds=seeds)
+
+
+def test_models_that_only_differ_in_their_norm_or_likelihood_are_no_stack():
+    models = [model(), model(norm="projected"), model(likelihood="gaussian"), model()]
+    assert by_architecture(models) == [[0, 3], [1], [2]]
+
+
+FACTORED = {
+    "sgd": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16"),
+    "adam": tc.Training(tc.Adam(lr=1e-3), batch=4, precision="bf16"),
+    "clipped": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16", clip=5.0),
+}
+
+
+@pytest.fixture
+def factored_anywhere(monkeypatch):
+    """The descent of a GPU, on the CPU."""
+    suits = staticmethod(lambda stack, training: training.precision is tc.Precision.BF16)
+    monkeypatch.setattr(Factored, "suits", suits)
+
+
+@pytest.mark.parametrize("how", FACTORED)
+@pytest.mark.parametrize("members", [1, 4])
+def test_factored_gradients_train_as_written_ones(how, members, factored_anywhere):
+    """Up to the rounding of bf16: weights move together, and far more than they differ."""
+    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    before, factored, plain = (company()[:members] for _ in range(3))
+    elbos = []
+    for models, precision in ((factored, "bf16"), (plain, "fp32")):
+        engine = Engine(models, sequences, range(members), replace(training, precision=precision))
+        sums = engine.advance(1, 20, 1000)
+        engine.write_back()
+        elbos.append(sums[0]["elbo"])
+    assert elbos[0] == pytest.approx(elbos[1], rel=2e-3)
+    for first, one, other in zip(before, factored, plain, strict=True):
+        for (name, start), a, b in zip(
+            first.named_parameters(), one.parameters(), other.parameters(), strict=True
+        ):
+            assert a.is_contiguous()
+            assert (a - b).norm() < 0.15 * (b - start).norm() + 1e-6, name
+
+
+def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_clipped(
+    factored_anywhere,
+):
+    for precision in ("bf16", "fp32"):
+        one = model()
+        with torch.no_grad():
+            one.mu.fill_(torch.inf)
+        before = one.z_given_x.network[0].matrix.clone()
+        training = tc.Training(tc.Sgd(), batch=4, clip=1.0, precision=precision)
+        engine = Engine([one], tc.Sequences.of(frames()), [0], training)
+        (found,) = engine.advance(1, 1, 1)
+        assert torch.equal(one.z_given_x.network[0].matrix, before)
+        assert engine.failures() and found["left_out"] == 1
+
+
+@pytest.mark.parametrize("how", ["sgd", "adam"])
+def test_states_do_not_know_how_gradients_were_made(how, factored_anywhere):
+    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    factored = Engine(company(), sequences, range(4), training)
+    factored.advance(1, 5, 1000)
+    plain = Engine(company(), sequences, range(4), replace(training, precision="fp32"))
+    for place in range(4):
+        plain.restore(place, {k: v.clone() for k, v in factored.state(place).items()})
+    assert plain.state(2).keys() == factored.state(2).keys()
+    for engine in (plain, factored):
+        engine.sums = engine.advance(6, 5, 1000)
+    for one, other in zip(plain.sums, factored.sums, strict=True):
+        assert one["elbo"] == pytest.approx(other["elbo"], rel=1e-2)
+    again = Engine(company(), sequences, range(4), training)
+    again.restore(1, factored.state(1))
+    for name, value in factored.state(1).items():
+        assert torch.equal(again.state(1)[name], value), name
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_a_failure(tmp_path):
+    """No bound is computed after it, and no state or weights of it are kept."""
+    training = tc.Training(tc.Sgd(1e38), batch=4, epochs=1, epoch_size=4)
+    with pytest.raises(tc.NonFinite, match="a weight is not finite at step 1"):
+        tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
+    assert not list((tmp_path / "run" / "state").iterdir())
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_a_failure_is_remembered_through_an_interruption(tmp_path):
+    models, outs = [model(seed=s) for s in range(2)], [tmp_path / "a", tmp_path / "b"]
+    with torch.no_grad():
+        models[1].z_given_x.network[0].bias.fill_(torch.nan)
+    there = dict(training=SGD, outs=outs, seeds=[0, 1])
+    with pytest.raises(tc.Interrupted):
+        tc.fit_together(models, frames(), watcher=StopAt(7), **there)
+    assert (outs[1] / "failure.json").exists()
+    good, bad = tc.fit_together(
+        [model(seed=s) for s in range(2)], frames(), watcher=Silent(), **there
+    )
+    assert good.failure is None and bad.failure is not None
+
+
+def test_a_stack_that_runs_out_of_memory_goes_on_in_halves_from_the_start(monkeypatch):
+    calls, original = [], Engine.advance
+
+    def advance(self, first, count, steps):
+        calls.append(len(self.parts[0].places))
+        if calls[-1] == 4 and first > 3:
+            raise torch.OutOfMemoryError
+        return original(self, first, count, steps)
+
+    monkeypatch.setattr(Engine, "advance", advance)
+    alone = [tc.fit(m, frames(), training=SGD, seed=s, watcher=Silent()) for s, m in
+             enumerate(company())]  # fmt: skip
+    runs = tc.fit_together(company(), frames(), training=SGD, seeds=range(4), watcher=Silent())
+    assert 4 in calls and 2 in calls
+    for run, expected in zip(runs, alone, strict=True):
+        for name, value in expected.model.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
+    def own(seed):
+        torch.manual_seed(seed)
+        one = model(seed)
+        one.z_given_x.network.insert(1, torch.nn.BatchNorm1d(8))
+        return one
+
+    class Flat(torch.nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            return self.network(x.flatten(0, -2)).reshape(*x.shape[:-1], -1)
+
+    def flat(seed):
+        one = own(seed)
+        one.z_given_x.network = Flat(one.z_given_x.network)
+        return one
+
+    assert by_architecture([flat(0), flat(1)]) == [[0], [1]]  # layers of others are not stacked
+    sequences, path = tc.Sequences.of(frames()), tmp_path / "state.safetensors"
+    whole, part, again = flat(0), flat(0), flat(0)
+    train([whole], sequences, SGD)
+    with pytest.raises(tc.Interrupted):
+        train([part], sequences, SGD, states=[path], watcher=StopAt(7))
+    train([again], sequences, SGD, states=[path])
+    assert_same(weights(whole), weights(again))
+
+
+def test_energies_are_never_summed_in_a_lower_precision():
+    u2 = torch.rand(2, 6, 2, 6)
+    expected = TOPOGRAPHY.pool(u2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(TOPOGRAPHY.pool(u2), expected)
+        together = TopographyStack([TOPOGRAPHY, TOPOGRAPHY], 6)
+        assert together.pool(torch.stack([u2, u2])).dtype == torch.float32
+
+
+def test_the_plan_counts_what_training_holds():
+    one, sequences = model(), tc.Sequences.of(frames())
+    weights_bytes = 4 * sum(p.numel() for p in one.parameters())
+    small = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
+    large = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
+    assert small.weights == 5 * weights_bytes and large.weights == 3 * 6 * weights_bytes
+    assert small.data >= sequences.images.numel() * 4
+    assert 20 * small.activations < large.activations < 40 * small.activations
+    assert "weights and moments" in str(large)
+
+
+def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch, tmp_path):
+    sequences, seeds, said = tc.Sequences.of(frames()), range(4), []
+    needs = plan([model()], sequences, SGD)
+    room = 2.5 * (needs.weights + needs.activations)
+    assert split([model()] * 4, sequences, SGD, int(room / 0.9)) == [[0, 1], [2, 3]]
+    monkeypatch.setattr("topocaps.training.run.free_memory", lambda device: int(room / 0.9))
+    runs = tc.fit_together(
+        company(), frames(), training=SGD, seeds=seeds, watcher=Silent(), say=said.append
+    )
+    assert [line.startswith("2 models as one program") for line in said] == [True, True]
+    for run, alone, seed in zip(runs, company(), seeds, strict=True):
+        train([alone], sequences, SGD, seeds=[seed])
+        for name, value in alone.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    with pytest.raises(tc.BadInput, match=r"a model needs .* are free: take a smaller batch"):
+        split([model()], sequences, SGD, 1000)
+
+
+def test_precision_is_part_of_what_is_recorded(tmp_path):
+    training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
+    run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
+    settings = run.folder.settings()
+    assert settings["training"]["precision"] == "bf16" and settings["products"] == "fp32"
+    with pytest.raises(tc.BadInput, match=r"other settings .*precision was bf16, is now fp32"):
+        other = replace(training, precision="fp32")
+        tc.fit(model(), frames(), training=other, out=tmp_path / "run", watcher=Silent())
+    with pytest.raises(tc.BadInput, match="precision must be one of fp32, tf32, bf16, not 'fp8'"):
+        tc.Training(precision="fp8")
+
+
+def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp_path):
+    outs, seeds = [tmp_path / f"{n}" for n in range(3)], [4, 5, 6]
+    there = dict(training=SGD, seeds=seeds, outs=outs)
+    alone = [tc.fit(model(seed=s), frames(), training=SGD, seed=s, watcher=Silent()) for s in seeds]
+
+    def members():
+        return [model(seed=s) for s in seeds]
+
+    with pytest.raises(tc.Interrupted):
+        tc.fit_together(members(), frames(), watcher=StopAt(7), **there)
+    # one of them goes on by itself; the others are then at another step, and still go on
+    tc.fit(model(seed=5), frames(), training=SGD, seed=5, out=outs[1], watcher=Silent())
+    runs = tc.fit_together(members(), frames(), watcher=Silent(), **there)
+    for run, expected, out in zip(runs, alone, outs, strict=True):
+        assert len(run.history) == 4 and run.folder.path == out
+        for name, value in tc.load(out).state_dict().items():
+            torch.testing.assert_close(
+                value, expected.model.state_dict()[name], rtol=1e-4, atol=1e-5
+            )
