@@ -18,9 +18,11 @@ from test_training import (
 
 import topocaps as tc
 from topocaps.arithmetic import seeded
+from topocaps.networks import Linear
 from topocaps.topography import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Factored
+from topocaps.training.layers import layers_are_called_once
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.stack import by_architecture
@@ -212,6 +214,16 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
         (found,) = engine.advance(1, 1, 1)
         assert torch.equal(one.z_given_x.network[0].matrix, before)
         assert engine.failures() and found["left_out"] == 1
+
+
+def test_only_layers_that_are_called_once_are_factored():
+    shared, unused = model(), model()
+    shared.u_given_x.network = shared.z_given_x.network
+    unused.x_given_t.network.never = Linear(3, 3)
+    unused.x_given_t.network.forward = lambda t: unused.x_given_t.network[:3](t)
+    found = [layers_are_called_once(one, 6) for one in (model(), model(kind=tc.VAE), shared)]
+    assert found == [True, True, False]
+    assert not layers_are_called_once(unused, 6)
 
 
 @pytest.mark.parametrize("how", ["sgd", "adam"])

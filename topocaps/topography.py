@@ -202,7 +202,10 @@ class TopographyStack:
 
 def _exact_product(energy: Tensor, w: Tensor) -> Tensor:
     """Not cast to a lower precision, whatever layers are: small energies make large latents."""
-    with torch.autocast(energy.device.type, enabled=False):
+    kind = energy.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return energy @ w
+    with torch.autocast(kind, enabled=False):
         return energy @ w
 
 

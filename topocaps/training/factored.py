@@ -21,7 +21,7 @@ from topocaps.training.descent import (
     shorter_by,
     side_by_side,
 )
-from topocaps.training.layers import FactoredLinear, factor
+from topocaps.training.layers import FactoredLinear, factor, layers_are_called_once
 from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.precision import Precision
 from topocaps.training.settings import Training
@@ -67,18 +67,16 @@ class Factored(Descent):
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
         """Whether a stack can be trained so: in bf16 on a GPU, all layers plain, each used once."""
-        names = [n for n, _ in stack.model.named_modules(remove_duplicate=False)]
-        if len(names) > len(list(stack.model.modules())):
-            return False
+        device = next(stack.model.parameters()).device
         layers = [
             module
             for module in stack.model.modules()
             if module is not stack.model and any(True for _ in module.parameters(recurse=False))
         ]
-        return training.precision.on(
-            next(stack.model.parameters()).device
-        ) is Precision.BF16 and all(
-            isinstance(one, Linear) and one.norm is Norm.NONE for one in layers
+        return (
+            training.precision.on(device) is Precision.BF16
+            and all(isinstance(one, Linear) and one.norm is Norm.NONE for one in layers)
+            and layers_are_called_once(stack.members[0], stack.frames)
         )
 
     def _as(self, parameter: Tensor, part: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +29,26 @@ def factor(model: SequenceModel, members: int) -> list[FactoredLinear]:
             factored = FactoredLinear({name: module}, members)
             setattr(model.get_submodule(path), leaf, factored)
     return [module for module in model.modules() if isinstance(module, FactoredLinear)]
+
+
+def layers_are_called_once(model: SequenceModel, frames: int) -> bool:
+    """Whether each linear layer has one input and one output in a step, found without computing.
+
+    The factors of a layer that is called twice, or never, are not those of its gradient.
+    """
+    frame_shape = getattr(model.x_given_t, "frame_shape", None)
+    if frame_shape is None:
+        return False
+    called: Counter[nn.Module] = Counter()
+    shadow = copy.deepcopy(model).to("meta")
+    layers = [module for module in shadow.modules() if isinstance(module, Linear)]
+    for layer in layers:
+        layer.register_forward_hook(lambda module, *_: called.update([module]))
+    try:
+        shadow.evidence(torch.empty(1, frames, *frame_shape, device="meta"))
+    except (RuntimeError, NotImplementedError, TypeError):  # networks that need values
+        return False
+    return all(called[layer] == 1 for layer in layers)
 
 
 class FactoredLinear(nn.Module):
