@@ -337,6 +337,15 @@ def test_the_plan_counts_what_training_holds():
     assert "weights and moments" in str(large)
 
 
+@pytest.mark.parametrize("kind", [tc.TopographicVAE, tc.VAE])
+def test_activations_of_our_models_are_counted_not_guessed(kind, monkeypatch):
+    def guess(*_):
+        raise AssertionError("a pass without values failed")
+
+    monkeypatch.setattr("topocaps.training.memory._guess", guess)
+    assert plan([model(kind=kind)], tc.Sequences.of(frames()), SGD).activations > 0
+
+
 def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch, tmp_path):
     sequences, seeds, said = tc.Sequences.of(frames()), range(4), []
     needs = plan([model()], sequences, SGD)

@@ -128,9 +128,14 @@ def _activations(model: SequenceModel, sequences: SequenceSet, batch: int) -> in
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             shadow.evidence(frames)
     except (RuntimeError, NotImplementedError, TypeError):  # networks that need values
-        return 20 * frames.numel() * frames.element_size()
+        return _guess(frames)
     activations = [t for t in kept.values() if not {id(t), id(t._base)} & own]
     return sum(t.numel() * t.element_size() for t in activations)
+
+
+def _guess(frames: Tensor) -> int:
+    """Where a network cannot be walked through without values: some twenty layers as wide."""
+    return 20 * frames.numel() * frames.element_size()
 
 
 def _size(count: int) -> str:
