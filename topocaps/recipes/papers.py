@@ -19,7 +19,7 @@ TRAINING = Training(
 )
 
 #: Longest gradient where three squares share a variance: without it most seeds go to NaN
-#: (benchmarks/results/divergence-h200.json). Other models' gradients have shorter tails, and no clip.
+#: (benchmarks/results/divergence-h200.json). Gradients of other models have shorter tails.
 HELD = 1000.0
 
 
