@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+import torch
 
 import topocaps as tc
-from topocaps import cli
+from topocaps import cli, study
+from topocaps.recipes import Splits, find
 
 TINY = ["--epochs", "2", "--set", "resolution=8", "--set", "epoch_size=24", "--set", "hidden=16"]
 
@@ -202,9 +204,6 @@ def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
 
 
 def test_demo_compares_two_models(tmp_path, monkeypatch, command):
-    from topocaps import study
-    from topocaps.recipes import find
-
     small = [word for word in TINY if "=" in word] + ["training.epochs=1"]
     monkeypatch.setattr(study, "find", lambda name: find(name).change(small))
     code, out, err = command("demo", "--out", tmp_path / "demo")
@@ -216,3 +215,21 @@ def test_demo_compares_two_models(tmp_path, monkeypatch, command):
     before = out
     code, out, err = command("demo", "--out", tmp_path / "demo")
     assert code == 0 and out == before and err.count("trained already") == 2
+
+
+def test_a_map_of_single_images_reports_what_it_has(tmp_path):
+    """No rows about motion, no traversal: the torus and how far neighbours agree."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8, generator=generator)
+    classes = torch.arange(40)[:, None] % 10
+    still = tc.Sequences(images, torch.arange(40)[:, None], classes, ("class",))
+    splits = Splits(still, still, "noise", "test images", None)
+    small = ["reach=3,3", "topography.shape=4,4", "training.epochs=1", "hidden=8", "batch=20"]
+    recipe = find("mnist/submission/torus").change(small)
+    settings = {"name": recipe.name, "data": {"kind": "noise"}, "unseen_window": None}
+    model = recipe.build(still.frame_shape, 0)
+    tc.fit(model, still, training=recipe.training, out=tmp_path, settings=settings)
+    run = study.evaluate_run(tmp_path, "cpu", splits=splits)
+    labels = [row[0] for row in study.compare([run])[1:]]
+    assert "neighbours of one class" in labels and not {"E_eq", "gain, mean"} & set(labels)
+    assert {f.stem for f in run.folder.figures.iterdir()} == {"torus", "topography", "history"}

@@ -26,7 +26,7 @@ from topocaps.models import SequenceModel
 from topocaps.topography import Topography
 
 TRAVERSAL_CAPTION = (
-    "Capsule traversals on held-out orbits. Top row of each block: the input, the frames that t₀ "
+    "Capsule traversals on held-out sequences. Top row of each block: the input, frames that t₀ "
     "has not seen greyed. Middle: each frame reconstructed from its own latents. Bottom: "
     "decoded from t₀ (bordered) alone, rolled one site a frame."
 )

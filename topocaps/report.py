@@ -36,7 +36,8 @@ def table(columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     gains = [m["traversal"]["by_factor"] for m in metrics]
     moving = [f for f in gains[0] if any(gain.get(f) is not None for gain in gains)]
     rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving]
-    rows += [row("gain, mean", [m["traversal_gain"] for m in metrics], 2)]
+    if moving:
+        rows += [row("gain, mean", [m["traversal_gain"] for m in metrics], 2)]
     rows += [
         row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
         for f in metrics[0]["capcorr"]
@@ -50,7 +51,11 @@ def table(columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
             ("paper's log p(x)", "log_px_paper", 1),
             ("ELBO", "elbo", 1),
         )
+        if any(m[key] for m in metrics)  # single frames have no errors over time
     ]
+    if "map" in metrics[0]:
+        labels = {"agreement": "neighbours of one class", "shuffled": "when shuffled"}
+        rows += [row(text, [m["map"][key] for m in metrics], 2) for key, text in labels.items()]
     return [["", *columns], *rows]
 
 

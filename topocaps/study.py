@@ -221,9 +221,13 @@ def compare(runs: list[Finished]) -> list[list[str]]:
 
 def section(run: Finished) -> Section:
     """The part of a report that one run fills."""
-    captions = {"torus": figures.TORUS_CAPTION} if is_map(run.model) else {}
-    captions |= {"traversal": figures.TRAVERSAL_CAPTION, "by_lag": figures.BY_LAG_CAPTION}
-    captions |= {"topography": figures.TOPOGRAPHY_CAPTION, "history": figures.HISTORY_CAPTION}
+    captions = {
+        "torus": figures.TORUS_CAPTION,
+        "traversal": figures.TRAVERSAL_CAPTION,
+        "by_lag": figures.BY_LAG_CAPTION,
+        "topography": figures.TOPOGRAPHY_CAPTION,
+        "history": figures.HISTORY_CAPTION,
+    }
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
     metrics = run.metrics
     columns = {
@@ -247,15 +251,16 @@ def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
     window = run.metrics["traversal"]["window"]
-    if is_map(run.model):
-        picture = figures.torus(*strongest(run.model, held_out))
-        figures.save(picture, run.folder.figures / "torus.png")
     drawn = {
-        "traversal": figures.traversals(run.model, examples(held_out), held_out.names, window),
-        "by_lag": figures.by_lag({run.name: run.metrics}),
         "topography": figures.topography(run.model.topography, held_out.frames),
         "history": figures.history(run.folder.records()),
     }
+    if is_map(run.model):
+        drawn["torus"] = figures.torus(*strongest(run.model, held_out))
+    else:
+        shown = examples(held_out)
+        drawn["traversal"] = figures.traversals(run.model, shown, held_out.names, window)
+        drawn["by_lag"] = figures.by_lag({run.name: run.metrics})
     for name, figure in drawn.items():
         figures.save(figure, run.folder.figures / f"{name}.png")
 
