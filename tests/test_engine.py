@@ -154,7 +154,8 @@ def test_models_may_be_trained_in_different_ways_side_by_side():
     train(together, sequences, ways, seeds=seeds)
     for member, alone, way, seed in zip(together, apart, ways, seeds, strict=True):
         train([alone], sequences, way, seeds=[seed])
-        assert_same(weights(member), weights(alone))
+        for name, value in weights(alone).items():
+            torch.testing.assert_close(weights(member)[name], value, rtol=1e-4, atol=1e-6)
     with pytest.raises(tc.BadInput, match="the same batch, epochs and epoch size"):
         train(together, sequences, [SGD, SGD, replace(SGD, batch=5)], seeds=seeds)
     with pytest.raises(tc.BadInput, match="there are 3 models and 2 trainings"):
@@ -214,6 +215,34 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
         (found,) = engine.advance(1, 1, 1)
         assert torch.equal(one.z_given_x.network[0].matrix, before)
         assert engine.failures() and found["left_out"] == 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere):
+    """Each goes as it goes alone; one that has no clip is not held back, nor saved."""
+    rule = tc.Training(tc.Sgd(lr=1e-3, momentum=0.0), batch=4, precision=precision)
+    clips = (None, 1e-3, 1e6)
+    models = [model(seed=5) for _ in clips]
+    before = [p.clone() for p in models[0].parameters()]
+    trainings = [replace(rule, clip=clip) for clip in clips]
+    engine = Engine(models, tc.Sequences.of(frames()), [0, 0, 0], trainings)
+    assert len(engine.parts) == 1
+    engine.advance(1, 1, 1)
+    engine.write_back()
+    moved = [
+        torch.cat([(a - b).flatten() for a, b in zip(one.parameters(), before, strict=True)])
+        for one in models
+    ]
+    assert moved[1].norm().item() == pytest.approx(1e-6, rel=0.02)
+    torch.testing.assert_close(moved[0], moved[2])
+    with torch.no_grad():
+        for one in models:
+            one.mu.fill_(torch.inf)
+    engine = Engine(models, tc.Sequences.of(frames()), [0, 0, 0], trainings)
+    assert [found["left_out"] for found in engine.advance(1, 1, 1)] == [0, 1, 1]
+    engine.write_back()
+    kept = [bool(one.x_given_t.network[0].matrix.isfinite().all()) for one in models]
+    assert kept == [False, True, True]
 
 
 def test_only_layers_that_are_called_once_are_factored():

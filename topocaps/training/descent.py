@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,9 +37,17 @@ def bound(
 class Descent(ABC):
     """Moves the parameters of a stack, one step at a time."""
 
-    def __init__(self, stack: Stack, training: Training) -> None:
+    def __init__(
+        self, stack: Stack, training: Training, clips: Sequence[float | None] | None = None
+    ) -> None:
         self.stack, self.training = stack, training
         self.parameters = dict(stack.model.named_parameters())
+        clips = clips or [training.clip] * len(stack)
+        #: the longest gradient of each member, endless where none was asked for
+        self.clips: Tensor | None = None
+        if any(clip is not None for clip in clips):
+            longest = [math.inf if clip is None else clip for clip in clips]
+            self.clips = torch.tensor(longest, device=next(stack.model.parameters()).device)
 
     @abstractmethod
     def step(
@@ -75,8 +84,10 @@ class Descent(ABC):
 class Plain(Descent):
     """Autograd makes gradients, PyTorch's optimiser uses them: for any network."""
 
-    def __init__(self, stack: Stack, training: Training) -> None:
-        super().__init__(stack, training)
+    def __init__(
+        self, stack: Stack, training: Training, clips: Sequence[float | None] | None = None
+    ) -> None:
+        super().__init__(stack, training, clips)
         self.optimiser = training.optimiser.build(self.parameters.values())
         self.model, self._bound, self._rate = stack.model, bound, 0.0
 
@@ -94,8 +105,8 @@ class Plain(Descent):
         with precision.products(device, cast=False):  # the way back is of the same kinds
             (-terms[:, TERMS.index("elbo")]).sum().backward()
         updated = None
-        if self.training.clip is not None:
-            factor = shorter_by(self._squares(), self.training.clip)
+        if self.clips is not None:
+            factor = shorter_by(self._squares(), self.clips)
             updated = factor > 0
             for parameter in self.parameters.values():
                 if parameter.grad is not None:
@@ -177,10 +188,14 @@ def side_by_side(work: Sequence[Callable[[], None]], streams: Sequence[torch.cud
         here.wait_stream(stream)
 
 
-def shorter_by(squares: Tensor, clip: float) -> Tensor:
-    """Factors that bring gradients to the longest allowed: (members,); 0 if not finite."""
+def shorter_by(squares: Tensor, clips: Tensor) -> Tensor:
+    """Factors that bring gradients to the longest allowed: (members,); 0 if not finite.
+
+    A gradient that may be endless is left as it is, finite or not.
+    """
     length = squares.sum(1).sqrt()
-    return torch.where(length.isfinite(), (clip / length).clamp(max=1), 0.0)
+    factor = torch.where(length.isfinite(), (clips / length).clamp(max=1), 0.0)
+    return torch.where(clips.isinf(), 1.0, factor)
 
 
 def shorten(gradient: Tensor, factor: Tensor) -> Tensor:

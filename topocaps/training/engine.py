@@ -59,10 +59,10 @@ class Engine:
                 Stack([models[n] for n in places], sequences.frames),
                 places,
                 [seeds[n] for n in places],
-                trainings[places[0]],
+                [trainings[n] for n in places],
                 self.device,
             )
-            for places in by_architecture(models, trainings)
+            for places in by_architecture(models, [one.shared for one in trainings])
         ]
         self._streams = [
             torch.cuda.Stream() for _ in self.parts if self.device.type == "cuda" and self.parts[1:]
@@ -178,13 +178,13 @@ class _Part:
         stack: Stack,
         places: Sequence[int],
         seeds: Sequence[int],
-        training: Training,
+        trainings: Sequence[Training],
         device: torch.device,
     ) -> None:
-        self.stack, self.places, self.training = stack, list(places), training
+        self.stack, self.places, self.training = stack, list(places), trainings[0].shared
         self.randomness: Randomness = randomness(seeds, device)
-        kind = Factored if Factored.suits(stack, training) else Plain
-        self.descent: Descent = kind(stack, training)
+        kind = Factored if Factored.suits(stack, self.training) else Plain
+        self.descent: Descent = kind(stack, self.training, [one.clip for one in trainings])
         self.sums = torch.zeros(len(stack), len(TERMS), dtype=torch.float64, device=device)
         # the first step at which a term, or a weight, was not finite; 0 is never
         self.failed = torch.zeros(len(stack), len(TERMS) + 1, dtype=torch.int64, device=device)

@@ -37,8 +37,10 @@ class Factored(Descent):
     weight (biases, mu) is small, and lies side by side in one tensor.
     """
 
-    def __init__(self, stack: Stack, training: Training) -> None:
-        super().__init__(stack, training)
+    def __init__(
+        self, stack: Stack, training: Training, clips: Sequence[float | None] | None = None
+    ) -> None:
+        super().__init__(stack, training, clips)
         self.rule = training.optimiser
         self.model = readable(stack)
         self.layers = factor(self.model, len(stack))
@@ -63,6 +65,7 @@ class Factored(Descent):
         self.streams = [torch.cuda.Stream() for _ in range(4)] if device.type == "cuda" else []
         self._bound: Any = _factored_bound
         self._move: Any = move
+        self._square: Any = square
 
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
@@ -88,6 +91,7 @@ class Factored(Descent):
     def compile(self) -> None:
         self._bound = compiled(_factored_bound)
         self._move = compiled(move)
+        self._square = compiled(square)
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
@@ -102,8 +106,8 @@ class Factored(Descent):
             down = torch.autograd.grad(loss, wanted)
         back, gradients = down[: len(self.layers)], down[len(self.layers) :]
         shorter = None
-        if self.training.clip is not None:
-            shorter = shorter_by(self._squares(inputs, back, gradients), self.training.clip)
+        if self.clips is not None:
+            shorter = shorter_by(self._squares(inputs, back, gradients), self.clips)
         self._descend(inputs, back, gradients, shorter)
         return terms.detach(), None if shorter is None else shorter > 0
 
@@ -140,17 +144,19 @@ class Factored(Descent):
     def _squares(
         self, inputs: Sequence[Tensor], back: Sequence[Tensor], others: Sequence[Tensor]
     ) -> Tensor:
-        """|dyᵀ x|² is the sum of (x xᵀ)(dy dyᵀ), entry by entry: two small products."""
-        layers = [
-            part
-            for x, dy in zip(inputs, back, strict=True)
-            for part in ((x @ x.mT).float() * (dy @ dy.mT).float())
-            .sum((1, 2))
-            .clamp_min(0)
-            .split(len(self.stack))
-        ]
-        rest = [g.reshape(len(self.stack), -1).square().sum(1) for g in others]
-        return torch.stack([*layers, *rest], 1)
+        """Of the gradient's parts: (members, parts)."""
+        members = len(self.stack)
+        found = [torch.empty(0)] * (len(inputs) + 1)
+
+        def of_layer(n: int) -> None:
+            found[n] = self._square(inputs[n], back[n]).view(-1, members).sum(0)
+
+        def of_the_rest() -> None:
+            found[-1] = torch.cat([g.reshape(members, -1) for g in others], 1).square().sum(1)
+
+        layers = [functools.partial(of_layer, n) for n in range(len(inputs))]
+        side_by_side([*layers, of_the_rest], self.streams)
+        return torch.stack(found, 1)
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:  # a constant one costs nothing
@@ -186,6 +192,12 @@ def _factored_bound(
     """The terms, and what came into each layer."""
     terms = bound(model, sequences, uniform, noise)
     return terms, [layer.came.detach() for layer in layers]
+
+
+def square(x: Tensor, dy: Tensor) -> Tensor:
+    """|dyᵀ x|² of every model, which is the sum of (x xᵀ)(dy dyᵀ) entry by entry: two small
+    products."""
+    return ((x @ x.mT).float() * (dy @ dy.mT).float()).sum((1, 2)).clamp_min(0)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, whole_number
@@ -43,6 +43,11 @@ class Training:
     def pace(self) -> tuple[int, int, int | None]:
         """What models that are trained together must have in common."""
         return self.batch, self.epochs, self.epoch_size
+
+    @property
+    def shared(self) -> Training:
+        """What models of one stack must have in common: each has a clip of its own."""
+        return replace(self, clip=None)
 
     def steps_per_epoch(self, sequences: SequenceSet) -> int:
         return math.ceil((self.epoch_size or len(sequences)) / self.batch)

@@ -1,0 +1,5 @@
+"""``python -m topocaps`` is the command ``topocaps``."""
+
+from topocaps.cli import main
+
+main()
