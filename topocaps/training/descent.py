@@ -45,9 +45,10 @@ class Descent(ABC):
         clips = clips or [training.clip] * len(stack)
         #: the longest gradient of each member, endless where none was asked for
         self.clips: Tensor | None = None
-        if any(clip is not None for clip in clips):
+        if held := [place for place, clip in enumerate(clips) if clip is not None]:
             longest = [math.inf if clip is None else clip for clip in clips]
             self.clips = torch.tensor(longest, device=next(stack.model.parameters()).device)
+            self.clipped = slice(held[0], held[-1] + 1)  # with those between
 
     @abstractmethod
     def step(

@@ -107,7 +107,7 @@ class Factored(Descent):
         back, gradients = down[: len(self.layers)], down[len(self.layers) :]
         shorter = None
         if self.clips is not None:
-            shorter = shorter_by(self._squares(inputs, back, gradients), self.clips)
+            shorter = self._shorter(self.clips, inputs, back, gradients)
         self._descend(inputs, back, gradients, shorter)
         return terms.detach(), None if shorter is None else shorter > 0
 
@@ -141,22 +141,31 @@ class Factored(Descent):
 
         side_by_side([*updates, the_rest], self.streams)
 
-    def _squares(
-        self, inputs: Sequence[Tensor], back: Sequence[Tensor], others: Sequence[Tensor]
+    @torch.no_grad()
+    def _shorter(
+        self,
+        clips: Tensor,
+        inputs: Sequence[Tensor],
+        back: Sequence[Tensor],
+        others: Sequence[Tensor],
     ) -> Tensor:
-        """Of the gradient's parts: (members, parts)."""
-        members = len(self.stack)
-        found = [torch.empty(0)] * (len(inputs) + 1)
+        """The factor of each member's gradient; only those that have a clip are measured."""
+        members, some = len(self.stack), self.clipped
+        found = [clips] * (len(inputs) + 1)
 
         def of_layer(n: int) -> None:
-            found[n] = self._square(inputs[n], back[n]).view(-1, members).sum(0)
+            x, dy = (v.unflatten(0, (-1, members))[:, some] for v in (inputs[n], back[n]))
+            found[n] = self._square(x.flatten(0, 1), dy.flatten(0, 1)).view(len(x), -1).sum(0)
 
         def of_the_rest() -> None:
-            found[-1] = torch.cat([g.reshape(members, -1) for g in others], 1).square().sum(1)
+            rest = torch.cat([g.reshape(members, -1)[some] for g in others], 1)
+            found[-1] = rest.square().sum(1)
 
         layers = [functools.partial(of_layer, n) for n in range(len(inputs))]
         side_by_side([*layers, of_the_rest], self.streams)
-        return torch.stack(found, 1)
+        factors = torch.ones_like(clips)
+        factors[some] = shorter_by(torch.stack(found, 1), clips[some])
+        return factors
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:  # a constant one costs nothing

@@ -18,7 +18,7 @@ from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Silent, Watcher
 
-SAVING = 0.1  # of the time may go into saving states
+SAVING = 0.03  # of the time may go into saving states
 
 
 def train(
