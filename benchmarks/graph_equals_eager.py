@@ -1,9 +1,10 @@
-"""On a GPU: the captured step is the plain step, members train as alone, runs resume, memory is
-what was planned, and a whole test set is measured in seconds.
+"""On a GPU: the kernel does what plain products do, the captured step is the plain step, members
+train as alone, runs resume, memory is what was planned, a whole test set is measured in seconds.
 
 python benchmarks/graph_equals_eager.py > benchmarks/results/graph-equals-eager-h200.json
 """
 
+import functools
 import json
 import os
 import signal
@@ -17,8 +18,11 @@ from engine import digits
 
 import topocaps as tc
 from topocaps.data import TransformedImages
+from topocaps.networks import Norm
 from topocaps.recipes import RECIPES
 from topocaps.training.engine import Engine
+from topocaps.training.factored import Turn, descend
+from topocaps.training.layers import aligned
 from topocaps.training.loop import train
 from topocaps.training.memory import plan
 from topocaps.training.watching import Silent
@@ -27,13 +31,15 @@ FRAME = (3, 28, 28)
 TABLE = [r for name, r in RECIPES.items() if name.startswith("mnist/camera-ready")]
 STEPS = 20
 WAYS = {
-    "sgd, fp32": tc.Training(tc.Sgd(1e-4), precision="fp32"),
-    "sgd, bf16": tc.Training(tc.Sgd(1e-4), precision="bf16"),
-    "adam, bf16": tc.Training(tc.Adam(1e-3), precision="bf16"),
+    "sgd, fp32": (tc.Training(tc.Sgd(1e-4), precision="fp32"), Norm.NONE),
+    "sgd, bf16": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.NONE),
+    "sgd, bf16, weight norm": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.WEIGHT),
+    "adam, bf16": (tc.Training(tc.Adam(1e-3), precision="bf16"), Norm.NONE),
 }
 
 
-def models(recipes=TABLE):
+def models(recipes=TABLE, **changes):
+    recipes = [replace(recipe, **changes) for recipe in recipes]
     return [recipe.build(FRAME, seed).cuda() for seed, recipe in enumerate(recipes)]
 
 
@@ -59,10 +65,10 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def resumed(sequences, training):
+def resumed(sequences, training, norm):
     """Three epochs of 100 steps without a stop, and with one in the middle."""
     training = replace(training, epochs=3, epoch_size=800)
-    whole, parts, again = (models(TABLE[:2]) for _ in range(3))
+    whole, parts, again = (models(TABLE[:2], norm=norm) for _ in range(3))
     train(whole, sequences, training, seeds=[0, 1])
     with tempfile.TemporaryDirectory() as folder:
         states = [Path(folder) / f"{n}.safetensors" for n in range(2)]
@@ -72,6 +78,35 @@ def resumed(sequences, training):
             where = str(stopped)
         train(again, sequences, training, seeds=[0, 1], states=states)
     return {"where": where, "against unstopped": distance(again, whole)}
+
+
+def kernel(rule, turned, shortened):
+    """Largest relative difference of what one step leaves, GPU kernel against plain products."""
+    torch.manual_seed(0)
+    models, rows, inputs, outputs = 5, 40, 200, 90
+    x, dy = (torch.randn(models, rows, wide).bfloat16() for wide in (208, 96))
+    x[..., inputs:], dy[..., outputs:] = 0, 0
+    weight = aligned(torch.randn(models, outputs, inputs))
+    moments = [aligned(torch.rand(models, outputs, inputs)) for _ in rule.MOMENTS]
+    coarse = torch.zeros(models, 96, 208, dtype=torch.bfloat16)
+    size, spread = torch.rand(models), torch.tensor(1.3)
+    shorter = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0]) if shortened else None
+    turn = None
+    if turned:
+        turn = Turn(torch.randn(models, outputs), torch.zeros(models, 4, outputs))
+    left = []
+    for device in ("cpu", "cuda"):
+        w, *m = (aligned(value.to(device)) for value in (weight, *moments))
+        c = coarse.clone().to(device)
+        there = Turn(*(v.clone().to(device) for v in turn)) if turn else None
+        descend(
+            rule, x.to(device), dy.to(device), w, m, c, size.to(device), spread.to(device),
+            None if shorter is None else shorter.to(device), there,
+        )  # fmt: skip
+        left.append([w, *m, c.float(), *([there.squares.sum(1)] if there else [])])
+    return max(
+        ((a.cpu() - b.cpu()).norm() / a.cpu().norm()).item() for a, b in zip(*left, strict=True)
+    )
 
 
 def memory(sequences, training):
@@ -104,21 +139,28 @@ def evaluation(sequences):
 def main():
     sequences = TransformedImages(digits()).to("cuda")
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    found["kernel against plain products"] = {
+        f"{rule}{', turned' * turned}{', shortened' * shortened}": kernel(rule, turned, shortened)
+        for rule in (tc.Sgd(1e-2), tc.Adam(1e-2))
+        for turned in (False, True)
+        for shortened in (False, True)
+    }
     seeds = range(len(TABLE))
-    for name, training in WAYS.items():
-        graph = trained(models(), sequences, seeds, training)
-        eager = trained(models(), sequences, seeds, training, captured=False)
-        compiled = trained(models(), sequences, seeds, training, compiling=True)
+    for name, (training, norm) in WAYS.items():
+        make = functools.partial(models, norm=norm)
+        graph = trained(make(), sequences, seeds, training)
+        eager = trained(make(), sequences, seeds, training, captured=False)
+        compiled = trained(make(), sequences, seeds, training, compiling=True)
         alone = [
-            trained(models()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds
+            trained(make()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds
         ]
         found[name] = {
             "graph against eager, 20 steps": distance(graph, eager),
             "compiled graph against eager": distance(compiled, eager),
             "member against alone": distance(graph, alone),
-            "resumed": resumed(sequences, training),
+            "resumed": resumed(sequences, training, norm),
         }
-    found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"])
+    found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"][0])
     found["evaluation"] = evaluation(sequences)
     print(json.dumps(found, indent=2))
 

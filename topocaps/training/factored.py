@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from topocaps.training.precision import Precision
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 from topocaps.training.watching import TERMS
+
+NORMS = (Norm.NONE, Norm.WEIGHT)  # rows that are projected must be known whole
 
 
 class Factored(Descent):
@@ -69,7 +71,7 @@ class Factored(Descent):
 
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
-        """Whether a stack can be trained so: in bf16 on a GPU, all layers plain, each used once."""
+        """Whether it can be trained so: in bf16 on a GPU, all layers linear, each used once."""
         device = next(stack.model.parameters()).device
         layers = [
             module
@@ -78,7 +80,7 @@ class Factored(Descent):
         ]
         return (
             training.precision.on(device) is Precision.BF16
-            and all(isinstance(one, Linear) and one.norm is Norm.NONE for one in layers)
+            and all(isinstance(one, Linear) and one.norm in NORMS for one in layers)
             and layers_are_called_once(stack.members[0], stack.frames)
         )
 
@@ -105,10 +107,11 @@ class Factored(Descent):
             wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
             down = torch.autograd.grad(loss, wanted)
         back, gradients = down[: len(self.layers)], down[len(self.layers) :]
+        turns = self._turns(gradients)
         shorter = None
         if self.clips is not None:
-            shorter = self._shorter(self.clips, inputs, back, gradients)
-        self._descend(inputs, back, gradients, shorter)
+            shorter = self._shorter(self.clips, inputs, back, turns, gradients)
+        self._descend(inputs, back, turns, gradients, shorter)
         return terms.detach(), None if shorter is None else shorter > 0
 
     @torch.no_grad()
@@ -116,6 +119,7 @@ class Factored(Descent):
         self,
         inputs: Sequence[Tensor],
         back: Sequence[Tensor],
+        turns: Sequence[Turn | None],
         gradients: Sequence[Tensor],
         shorter: Tensor | None,
     ) -> None:
@@ -127,9 +131,9 @@ class Factored(Descent):
         updates = [
             functools.partial(
                 descend, self.rule, x, dy, layer.matrix, layer.held, layer.coarse,
-                size, spread, twice,
+                size, spread, twice, turn,
             )
-            for x, dy, layer in zip(inputs, back, self.layers, strict=True)
+            for x, dy, layer, turn in zip(inputs, back, self.layers, turns, strict=True)
         ]  # fmt: skip
 
         def the_rest() -> None:
@@ -141,12 +145,22 @@ class Factored(Descent):
 
         side_by_side([*updates, the_rest], self.streams)
 
+    def _turns(self, gradients: Sequence[Tensor]) -> list[Turn | None]:
+        down = dict(zip(map(id, self.rest.values()), gradients, strict=True))
+        return [
+            Turn(layer.turning([down[id(one)] for one in layer.lengths]), layer.squares)
+            if layer.lengths
+            else None
+            for layer in self.layers
+        ]
+
     @torch.no_grad()
     def _shorter(
         self,
         clips: Tensor,
         inputs: Sequence[Tensor],
         back: Sequence[Tensor],
+        turns: Sequence[Turn | None],
         others: Sequence[Tensor],
     ) -> Tensor:
         """The factor of each member's gradient; only those that have a clip are measured."""
@@ -155,7 +169,11 @@ class Factored(Descent):
 
         def of_layer(n: int) -> None:
             x, dy = (v.unflatten(0, (-1, members))[:, some] for v in (inputs[n], back[n]))
-            found[n] = self._square(x.flatten(0, 1), dy.flatten(0, 1)).view(len(x), -1).sum(0)
+            squares = self._square(x.flatten(0, 1), dy.flatten(0, 1)).view(len(x), -1)
+            if (turn := turns[n]) is not None:  # what goes along a direction is taken off
+                along = (turn.by.square() * turn.squares.sum(1)).sum(1)
+                squares = squares - along.view(-1, members)[:, some]
+            found[n] = squares.sum(0).clamp_min(0)
 
         def of_the_rest() -> None:
             rest = torch.cat([g.reshape(members, -1)[some] for g in others], 1)
@@ -203,28 +221,44 @@ def _factored_bound(
     return terms, [layer.came.detach() for layer in layers]
 
 
+class Turn(NamedTuple):
+    """What a gradient is for directions of weights (Eq. 15): less ``by`` times the direction.
+
+    Where directions move, the squares of their parts are noted: (models, parts, outputs).
+    """
+
+    by: Tensor  #: models outputs
+    squares: Tensor
+
+
 def square(x: Tensor, dy: Tensor) -> Tensor:
     """|dyᵀ x|² of every model, which is the sum of (x xᵀ)(dy dyᵀ) entry by entry: two small
     products."""
-    return ((x @ x.mT).float() * (dy @ dy.mT).float()).sum((1, 2)).clamp_min(0)
+    return ((x @ x.mT).float() * (dy @ dy.mT).float()).sum((1, 2))
 
 
 @torch.no_grad()
 def descend(
     rule: Sgd | Adam, x: Tensor, dy: Tensor, weight: Tensor, moments: Sequence[Tensor],
     coarse: Tensor, size: Tensor, spread: Tensor, shorter: Tensor | None = None,
+    turn: Turn | None = None,
 ) -> None:  # fmt: skip
     """A step from the two factors of a gradient, dyᵀ x: on a GPU, one kernel."""
     if weight.device.type == "cuda":
         from topocaps.training import kernels  # needs a GPU and Triton
 
-        kernels.descend(rule, x, dy, weight, moments, coarse, size, spread, shorter)
+        by, squares = (None, None) if turn is None else (turn.by, turn.squares)
+        kernels.descend(rule, x, dy, weight, moments, coarse, size, spread, shorter, by, squares)
         return
     outputs, inputs = weight.shape[1:]
     gradient = torch.bmm(dy.mT.float(), x.float())[:, :outputs, :inputs]
+    if turn is not None:
+        gradient = gradient - turn.by[..., None] * weight
     gradient = gradient if shorter is None else shorten(gradient, shorter[: len(weight)])
     move(rule, weight, gradient, moments, size, spread)
     coarse[:, :outputs, :inputs] = weight
+    if turn is not None:
+        turn.squares.zero_()[:, 0] = weight.square().sum(-1)
 
 
 def move(

@@ -40,11 +40,11 @@ def random(
 
 @triton.jit
 def _descend(
-    x, dy, weight, first, second, coarse, sizes, spread, shorter,
+    x, dy, weight, first, second, coarse, sizes, spread, shorter, by, squares,
     momentum, second_momentum, epsilon, rows, x_model, dy_model,
     INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PITCH: tl.constexpr,
     X_WIDTH: tl.constexpr, DY_WIDTH: tl.constexpr, X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
-    ADAM: tl.constexpr, SHORTER: tl.constexpr,
+    ADAM: tl.constexpr, SHORTER: tl.constexpr, TURNED: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
@@ -67,6 +67,9 @@ def _descend(
             x + r * X_ROW + i[None, :], mask=(r < rows) & (i[None, :] < X_WIDTH), other=0.0
         )
         gradient = tl.dot(tl.trans(left), right, gradient)
+    if TURNED:
+        turn = tl.load(by + model * OUTPUTS + o, mask=o < OUTPUTS, other=0.0)
+        gradient -= turn[:, None] * w
     if SHORTER:
         factor = tl.load(shorter + model)
         gradient = tl.where(factor > 0, factor * gradient, 0.0)
@@ -80,6 +83,9 @@ def _descend(
     else:
         m = momentum * m + gradient
         w -= size * m
+    if TURNED:
+        part = (model * PARTS + tl.program_id(0) % tiles) * OUTPUTS + o
+        tl.store(squares + part, tl.sum(w * w, axis=1), mask=o < OUTPUTS)
     tl.store(first + at, m, mask=inside)
     tl.store(weight + at, w, mask=inside)
     at_coarse = (model * DY_WIDTH + o[:, None]) * X_WIDTH + i[None, :]
@@ -89,6 +95,7 @@ def _descend(
 def descend(
     rule: Sgd | Adam, x: Tensor, dy: Tensor, weight: Tensor, moments: Sequence[Tensor],
     coarse: Tensor, size: Tensor, spread: Tensor, shorter: Tensor | None = None,
+    by: Tensor | None = None, squares: Tensor | None = None,
 ) -> None:  # fmt: skip
     """A step down the gradient dyᵀ x by the optimiser's rule, in place, for every model.
 
@@ -96,7 +103,9 @@ def descend(
     multiples of 16; weight and moments: (models, outputs, inputs) in fp32, their rows equally far
     apart; ``coarse`` takes the weight in bf16, as wide as x and dy. The gradient of a tile is used
     where it is made, in registers, and never written: moving weights and moments is what bounds a
-    step. ``shorter`` are factors of the gradient, one a model; where 0, only momentum moves.
+    step. ``shorter`` are factors of the gradient, one a model; where 0, only momentum moves. The
+    gradient is less ``by`` (models, outputs) times the weight, and ``squares`` (models, parts,
+    outputs) takes the squared lengths of the parts of a row, where these are given.
     """
     models, outputs, inputs = weight.shape
     # compiled code lays tensors out as it likes
@@ -107,9 +116,10 @@ def descend(
     adam = isinstance(rule, Adam)
     momentum, second_momentum = rule.betas if adam else (rule.momentum, 0.0)
     _descend[grid](
-        x, dy, weight, moments[0], moments[-1], coarse, size, spread, shorter,
+        x, dy, weight, moments[0], moments[-1], coarse, size, spread, shorter, by, squares,
         momentum, second_momentum, Adam.EPSILON, x.shape[1], x.stride(0), dy.stride(0),
         INPUTS=inputs, OUTPUTS=outputs, PITCH=weight.stride(1), X_WIDTH=x.shape[2],
         DY_WIDTH=dy.shape[2], X_ROW=x.stride(1), DY_ROW=dy.stride(1),
-        ADAM=adam, SHORTER=shorter is not None, ROWS=32, OUT=out, IN=inn, num_warps=4,
+        ADAM=adam, SHORTER=shorter is not None, TURNED=by is not None,
+        PARTS=1 if squares is None else squares.shape[1], ROWS=32, OUT=out, IN=inn, num_warps=4,
     )  # fmt: skip

@@ -13,7 +13,9 @@ from torch.nn.functional import pad
 
 from topocaps.evidence import Posterior
 from topocaps.models import SequenceModel
-from topocaps.networks import GaussianEncoder, Linear
+from topocaps.networks import GaussianEncoder, Linear, Norm
+
+PART = 64  # inputs: the least that a kernel moves of a row at once
 
 
 def factor(model: SequenceModel, members: int) -> list[FactoredLinear]:
@@ -57,23 +59,31 @@ class FactoredLinear(nn.Module):
     It multiplies by a bf16 copy of the weights, and tells what came in. Inputs and outputs are
     widened with zeros inside, to the multiples of 16 that tensor cores and wide loads want. The
     layers' own parameters become views of its matrix.
+
+    Where weights are normalised (Eq. 15) the matrix is that of directions, and outputs are scaled
+    by g / |v|: so a weight's row need not be known as a whole where it moves.
     """
 
     coarse: Tensor
+    squares: Tensor
 
     def __init__(self, linears: Mapping[str, Linear], members: int) -> None:
         super().__init__()
         self.linears = nn.ModuleDict({n.replace(".", "/"): one for n, one in linears.items()})
         self.biases = [one.bias for one in linears.values()]
         self.members, self.models = members, members * len(linears)
-        matrices = [_stacked(one.matrix.data, 3) for one in linears.values()]
-        self.outputs, self.inputs = matrices[0].shape[1:]
-        self.matrix = aligned(torch.cat(matrices))
-        for one, part in zip(linears.values(), self.matrix.split(members), strict=True):
-            one.matrix.data = part if one.matrix.ndim == 3 else part[0]
+        held = [_matrix(one)[1] for one in linears.values()]
+        self.outputs, self.inputs = held[0].shape[-2:]
+        self.matrix = aligned(torch.cat([_stacked(matrix.data, 3) for matrix in held]))
+        for matrix, part in zip(held, self.matrix.split(members), strict=True):
+            matrix.data = part if matrix.ndim == 3 else part[0]
+        self.lengths = [one.length for one in linears.values() if one.norm is Norm.WEIGHT]
         self.wide_outputs, self.wide_inputs = _wide(self.outputs), _wide(self.inputs)
         self.slot = torch.empty(0, 0)
         self.held: list[Tensor] = []
+        if self.lengths:  # of parts of rows, as they are moved
+            parts = torch.zeros(self.models, -(-self.inputs // PART), self.outputs)
+            self.register_buffer("squares", parts.to(self.matrix.device), persistent=False)
         self.refresh()
 
     def keep(self, keys: Sequence[str]) -> None:
@@ -85,9 +95,11 @@ class FactoredLinear(nn.Module):
         """Of every layer's matrix, by its name in the model."""
         found = {}
         for n, (name, one) in enumerate(self.linears.items()):
+            assert isinstance(one, Linear)
+            leaf, matrix = _matrix(one)
             parts = [held.split(self.members)[n] for held in self.held]
-            parts = parts if one.matrix.ndim == 3 else [part[0] for part in parts]
-            found[f"{name.replace('/', '.')}.matrix"] = dict(zip(self.keys, parts, strict=True))
+            parts = parts if matrix.ndim == 3 else [part[0] for part in parts]
+            found[f"{name.replace('/', '.')}.{leaf}"] = dict(zip(self.keys, parts, strict=True))
         return found
 
     @torch.no_grad()
@@ -95,6 +107,8 @@ class FactoredLinear(nn.Module):
         """Copy the weights anew."""
         missing = (0, self.wide_inputs - self.inputs, 0, self.wide_outputs - self.outputs)
         coarse = pad(self.matrix, missing).bfloat16()
+        if self.lengths:
+            self.squares.zero_()[:, 0] = self.matrix.square().sum(-1)
         if hasattr(self, "coarse"):
             self.coarse.copy_(coarse)
         else:
@@ -110,9 +124,28 @@ class FactoredLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(self.models, -1, self.inputs).bfloat16()
         self.came = pad(rows, (0, self.wide_inputs - self.inputs))
-        y = _Product.apply(self.came, self.coarse, self.slot)[..., : self.outputs]
+        y = _Product.apply(self.came, self.coarse, self.scale(), self.slot)[..., : self.outputs]
         bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
         return (y + bias[:, None]).reshape(*x.shape[:-1], self.outputs)
+
+    def scale(self) -> Tensor | None:
+        """g / |v| of every output, where weights are normalised: (models, wide outputs)."""
+        if not self.lengths:
+            return None
+        scale = self._length() / self._norm()
+        return pad(scale, (0, self.wide_outputs - self.outputs))
+
+    @torch.no_grad()
+    def turning(self, down: Sequence[Tensor]) -> Tensor:
+        """What the part of a direction that goes along it is multiplied by, (models, outputs), from
+        the gradient of lengths: dv = (g / |v|) (dw - dg v / |v|)."""
+        return torch.cat([_rows(one) for one in down]) * self._length() / self._norm().square()
+
+    def _length(self) -> Tensor:
+        return torch.cat([_rows(length) for length in self.lengths])
+
+    def _norm(self) -> Tensor:
+        return self.squares.sum(1).sqrt()
 
 
 class PairedEncoder(nn.Module):
@@ -156,17 +189,27 @@ def _network(encoder: GaussianEncoder) -> nn.Sequential:
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ, whose gradient with respect to the slot is what came back."""
+    """x Wᵀ, scaled; its gradient with respect to the slot is what came back to the product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, coarse: Tensor, slot: Tensor) -> Tensor:
-        ctx.save_for_backward(coarse)
-        return torch.bmm(x, coarse.mT)
+    def forward(ctx: Any, x: Tensor, coarse: Tensor, scale: Tensor | None, slot: Tensor) -> Tensor:
+        y = torch.bmm(x, coarse.mT)
+        if scale is None:
+            ctx.save_for_backward(coarse)
+            return y
+        ctx.save_for_backward(coarse, y, scale)
+        return y * scale[:, None]
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, Tensor]:
-        (coarse,) = ctx.saved_tensors
-        return (torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None), None, dy
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor]:
+        coarse, *scaled = ctx.saved_tensors
+        dscale = None
+        if scaled:
+            y, scale = scaled
+            dscale = (dy * y).sum(1)
+            dy = (dy * scale[:, None]).to(y.dtype)
+        dx = torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None
+        return dx, None, dscale, dy
 
 
 def aligned(matrix: Tensor) -> Tensor:
@@ -178,6 +221,17 @@ def aligned(matrix: Tensor) -> Tensor:
 def _stacked(value: Tensor, axes: int) -> Tensor:
     """With the models in front, also where there is one."""
     return value if value.ndim == axes else value[None]
+
+
+def _rows(length: Tensor) -> Tensor:
+    """Lengths of rows, (…, outputs, 1), with the models in front: (models, outputs)."""
+    return _stacked(length[..., 0], 2)
+
+
+def _matrix(linear: Linear) -> tuple[str, Tensor]:
+    """The large parameter of a layer, and its name there."""
+    name = "direction" if linear.norm is Norm.WEIGHT else "matrix"
+    return name, getattr(linear, name)
 
 
 def _wide(width: int) -> int:
