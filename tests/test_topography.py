@@ -55,6 +55,22 @@ def test_the_definition_term_by_term(topography, frames):
     torch.testing.assert_close(pooled[(frame, c, *i)], expected)
 
 
+def test_without_corners_the_ends_of_the_window_lose_a_site(monkeypatch):
+    """The released code's W: a (window, window) band, which K = 3 leaves at two corners."""
+    monkeypatch.setattr("topocaps.topography.SMALL", 512)
+    cut, full = (Topography(2, (6,), (3,), window=5, corners=c) for c in (False, True))
+    assert (cut.degrees_of_freedom, full.degrees_of_freedom) == (13, 15)
+    u2 = latents(cut, 6)
+    missing = u2.roll((2, 3), (1, 3)) + u2.roll((-2, -3), (1, 3))  # frame ∓2, site ∓2 ∓1
+    torch.testing.assert_close(cut.pool(u2) + missing, full.pool(u2))
+    assert Topography(1, (18,), (3,), window=18, corners=False).degrees_of_freedom == 52
+    with pytest.raises(BadInput, match="small capsules only"):
+        Topography(1, (200,), (3,), window=5, corners=False).pool(torch.rand(1, 20, 1, 200))
+    for other in (dict(velocity=0), dict(reach=(6,))):
+        with pytest.raises(BadInput, match="only a band has corners"):
+            Topography(**{**dict(capsules=1, shape=(6,), window=5, corners=False), **other})
+
+
 @every_topography
 def test_every_latent_sums_as_many_squares_as_it_has_degrees_of_freedom(topography, frames):
     w = topography.matrix(frames)

@@ -35,7 +35,7 @@ class Topography:
     Read literally, Eq. 9 with Eq. 18 ties the other diagonal and contradicts the paper's
     cov(T²[l, i], T²[l-1, i-1]) > 0; this is the direction of that statement and of Eq. 13. The
     released code cuts the corners of the band (at the ends of the window its K = 3 has 2 entries);
-    here every frame has the full reach, as in Eq. 9.
+    here every frame has the full reach, as in Eq. 9, unless ``corners`` is False.
     """
 
     capsules: int
@@ -43,6 +43,7 @@ class Topography:
     reach: tuple[int, ...] = (1,)
     window: int = 1
     velocity: float = 1.0
+    corners: bool = True
 
     def __post_init__(self) -> None:
         shape = _tuple_of_ints("shape", self.shape)
@@ -62,6 +63,10 @@ class Topography:
         if not isinstance(self.velocity, int | float) or self.velocity % 1 != 0:
             raise BadInput(f"velocity must be a whole number of sites a frame, not {self.velocity}")
         object.__setattr__(self, "velocity", float(self.velocity))
+        if not self.corners and (len(shape) > 1 or self.velocity != 1 or reach[0] > self.window):
+            raise BadInput(
+                "only a band has corners to cut: one axis, velocity 1, reach within the window"
+            )
 
     @property
     def latents(self) -> int:
@@ -71,12 +76,14 @@ class Topography:
     @property
     def degrees_of_freedom(self) -> int:
         """Nu: how many squares every energy sums."""
-        return self.window * math.prod(self.reach)
+        return self.window * math.prod(self.reach) if self.corners else len(self._terms())
 
     def check(self, frames: int) -> None:
         """Refuse a sequence shorter than the window."""
         if self.window > frames:
             raise BadInput(f"window {self.window} is longer than the sequence of {frames} frames")
+        if not (self.corners or self.is_small(frames)):
+            raise BadInput(f"corners are cut of small capsules only: up to {SMALL} sites in time")
 
     def is_small(self, frames: int) -> bool:
         """Whether W of one capsule is simply multiplied, being small."""
@@ -105,8 +112,7 @@ class Topography:
         lattice = (frames, self.capsules, *self.shape)
         time, capsule, *site = torch.meshgrid(*map(torch.arange, lattice), indexing="ij")
         w = torch.zeros(lattice + lattice)  # on the host: an oracle, not a hot path
-        offsets = [range(-(n // 2), (n + 1) // 2) for n in (self.window, *self.reach)]
-        for delta, *ks in itertools.product(*offsets):
+        for delta, *ks in self._terms():
             drift = [int(self.velocity) * delta] + [0] * (len(site) - 1)
             shared = [
                 (i + v + k) % n for i, v, k, n in zip(site, drift, ks, self.shape, strict=True)
@@ -114,6 +120,12 @@ class Topography:
             w[(time, capsule, *site, (time + delta) % frames, capsule, *shared)] += 1
         n = math.prod(lattice)
         return w.reshape(n, n)
+
+    def _terms(self) -> list[tuple[int, ...]]:
+        """The offsets (time, *site), beside the drift, of the squares that an energy sums."""
+        offsets = [range(-(n // 2), (n + 1) // 2) for n in (self.window, *self.reach)]
+        terms = itertools.product(*offsets)
+        return [(d, *k) for d, *k in terms if self.corners or d + k[0] in offsets[0]]
 
     def roll(self, t: Tensor, steps: float, axis: int = 0) -> Tensor:
         """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18)."""
@@ -123,7 +135,7 @@ class Topography:
 
     def _pool(self, energy: Tensor, transposed: bool) -> Tensor:
         """W or its transpose applied to ``energy``; no gradient."""
-        if self.window == 1 and self.degrees_of_freedom == 1:
+        if self.window == math.prod(self.reach) == 1:
             return energy.clone()
         frames = energy.shape[-len(self.shape) - 2]
         if self.is_small(frames):
