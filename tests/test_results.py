@@ -8,7 +8,7 @@ import torch
 
 import topocaps as tc
 from topocaps.recipes import RECIPES, find
-from topocaps.recipes.claims import CLAIMS
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, Learned
 from topocaps.recipes.tables import TABLES
 from topocaps.reproduce import names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
@@ -159,6 +159,21 @@ def test_claims_are_judged_by_their_numbers(tmp_path):
         page = results.write_page().read_text()
         line = next(line for line in page.splitlines() if claim.text in line)
         assert line.endswith(f"| **{verdict}** |") and "against −190.0" in line
+
+
+def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
+    """E_eq of a trained model must be lower than that of the same model before its first step."""
+    results = Results(tmp_path)
+    learned = next(one for one in CONCLUSIONS if isinstance(one, Learned))
+    assert "Conclusions" not in results.write_page().read_text()
+    for trained, verdict in (([400, 410], "holds"), ([500, 510], "does not hold")):
+        for seed, error in enumerate(trained):
+            numbers = {"equivariance_error": error, "untrained": {"equivariance_error": 450 + seed}}
+            common = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
+            results.keep(learned.these[0], seed, {**common, **numbers})
+        page = results.write_page().read_text()
+        line = next(line for line in page.splitlines() if learned.text in line)
+        assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")
 
 
 def test_everything_that_can_be_reproduced_has_recipes():

@@ -14,7 +14,7 @@ from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import VAE
 from topocaps.recipes import RECIPES, Recipe
-from topocaps.recipes.claims import CLAIMS
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, HOLDS
 from topocaps.recipes.tables import TABLES, Number, Table
 
 NONE = "–"
@@ -88,16 +88,33 @@ class Results:
             if any(found for _, found in rows):
                 parts.append(_section(name, table, rows))
                 parts += self._pictures(name, table)
+        parts += self._conclusions()
         parts += self._claims()
         page = self.folder / "README.md"
         write_atomically(page, "\n\n".join(parts) + "\n")
         return page
 
+    def _conclusions(self) -> list[str]:
+        """What the tables are read to show, where a bound or a control says otherwise."""
+        lines = []
+        for one in CONCLUSIONS:
+            found = one.judge(self._measured)
+            if found.verdict is not None:
+                because = "" if found.verdict == HOLDS else one.why
+                lines.append(f"| {one.text} | {found.found} | **{found.verdict}** | {because} |")
+        if not lines:
+            return []
+        header = ["| conclusion | found | | why |", "|---|---|---|---|"]
+        return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
+
+    def _measured(self, recipe: Recipe, number: Number) -> list[float]:
+        return _values(number, self.of(recipe))
+
     def _claims(self) -> list[str]:
         """What the papers say beside their tables, judged by what there is."""
         lines = []
         for claim in CLAIMS:
-            found = claim.judge(lambda recipe, number: _values(number, self.of(recipe)))
+            found = claim.judge(self._measured)
             if found.verdict is not None:
                 lines.append(f"| {claim.text} | {found.found} | **{found.verdict}** |")
         if not lines:
@@ -124,6 +141,12 @@ class Results:
             own.append(f"Traversals of the first seed: {links}.")
         return own
 
+
+_CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
+
+What the papers' tables are read to show, and whether it stands when the likelihood is bounded for
+every window alike, and when a number is compared with that of the same network before its first
+step. A difference counts when it is more than two standard errors over seeds."""
 
 _CLAIMS_HEAD = """## Claims beside the tables
 
@@ -184,7 +207,8 @@ def _section(
         f"`topocaps reproduce {name}`: {len(everything)} runs of {_range(epochs)} epochs, "
         f"{hours:.2f} hours of training in all, on {devices}. Data: {sources}."
     )
-    return "\n".join([f"## {table.title}", "", made, "", *text])
+    about = [table.note, ""] if table.note else []
+    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
 
 
 def _values(number: Number, found: Iterable[dict[str, Any]]) -> list[float]:
