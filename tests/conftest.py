@@ -29,12 +29,37 @@ TOPOGRAPHIES = {
     "torus in time": (Topography(2, (4, 3), (2, 3), window=3), 5),
 }
 
+#: What the papers propose: any speed, open ends, the past only, and these together.
+EXTENSIONS = {
+    "half a site a frame": (Topography(2, (5,), (3,), window=4, velocity=0.5), 7),
+    "a third, backwards": (Topography(1, (6,), (2,), window=5, velocity=-1 / 3), 6),
+    "no fraction of anything": (Topography(2, (5,), (1,), window=5, velocity=0.7312), 6),
+    "one and a half": (Topography(1, (4,), (3,), window=6, velocity=1.5), 6),
+    "open": (Topography(2, (5,), (1,), window=3, cyclic=False), 6),
+    "open, even, reach 3": (Topography(1, (6,), (3,), window=4, cyclic=False), 5),
+    "open, whole sequence": (Topography(1, (5,), (2,), window=5, cyclic=False), 5),
+    "open, backwards, two sites": (Topography(2, (6,), (2,), 3, velocity=-2, cyclic=False), 4),
+    "open bubble": (Topography(2, (5,), (4,), window=3, velocity=0, cyclic=False), 6),
+    "open, single frames": (Topography(2, (5,), (3,), cyclic=False), 3),
+    "open, half a site": (Topography(2, (5,), (3,), 5, velocity=0.5, cyclic=False), 7),
+    "causal": (Topography(2, (5,), (1,), window=3, causal=True), 6),
+    "causal, reach 2": (Topography(1, (6,), (2,), window=6, causal=True), 6),
+    "causal, half a site": (Topography(2, (5,), (3,), 4, velocity=0.5, causal=True), 6),
+    "causal and open": (Topography(2, (6,), (3,), 4, causal=True, cyclic=False), 6),
+    "causal, open, third": (Topography(1, (5,), (1,), 3, 1 / 3, causal=True, cyclic=False), 7),
+    "causal torus": (Topography(1, (4, 3), (1, 2), window=3, causal=True), 5),
+}
 
-def every_topography(test):
-    """Run a law over every topography there is."""
+
+def every(topographies):
+    """Run a law over all of these."""
     return pytest.mark.parametrize(
-        "topography, frames", TOPOGRAPHIES.values(), ids=TOPOGRAPHIES.keys()
-    )(test)
+        "topography, frames", topographies.values(), ids=topographies.keys()
+    )
+
+
+every_topography = every(TOPOGRAPHIES | EXTENSIONS)
+every_topography_of_the_papers = every(TOPOGRAPHIES)  # cyclic, whole steps: W is 0 and 1
 
 
 @pytest.fixture(params=["product", "running sums"])

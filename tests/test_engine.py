@@ -385,7 +385,7 @@ def test_the_plan_counts_what_training_holds():
     large = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
     assert small.weights == 5 * weights_bytes and large.weights == 3 * 6 * weights_bytes
     assert small.data >= sequences.images.numel() * 4
-    assert 20 * small.activations < large.activations < 40 * small.activations
+    assert 15 * small.activations < large.activations < 40 * small.activations  # W is held once
     assert "weights and moments" in str(large)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import every_topography
+from conftest import every_topography, every_topography_of_the_papers
 
 from topocaps import VAE, BadInput, TopographicVAE, Topography
 from topocaps.metrics import chance_equivariance_error, equivariance_error
@@ -36,7 +36,7 @@ def test_shapes(topography, frames):
     assert (drawn[0] - drawn[1]).abs().max() > 1e-6
 
 
-@every_topography
+@every_topography_of_the_papers
 def test_a_sequence_that_waits_has_latents_that_wait(topography, frames):
     """Time is cyclic: starting a frame later delays t by a frame, nothing else."""
     model, x = tvae(topography), torch.rand(2, frames, *FRAME)

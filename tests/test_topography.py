@@ -1,9 +1,11 @@
 """Laws of the matrix W, over every topography."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
-from conftest import every_topography
+from conftest import every_topography, every_topography_of_the_papers
 
 from topocaps import BadInput, Topography
 
@@ -11,48 +13,75 @@ pytestmark = pytest.mark.usefixtures("pooling")
 
 
 def latents(topography, frames, batch=3, dtype=torch.float64):
-    return torch.rand(batch, frames, topography.capsules, *topography.shape, dtype=dtype)
+    return torch.rand(batch, frames, topography.capsules, *topography.u_shape, dtype=dtype)
 
 
-def dense(topography, frames):
-    return topography.matrix(frames).double()
+def dense(topography, frames, axis=None):
+    return topography.matrix(frames, axis).double()
+
+
+def every_axis(topography):
+    return {None, *topography.axes}
 
 
 @every_topography
 def test_structured_pool_is_the_dense_matrix(topography, frames):
     u2 = latents(topography, frames)
-    expected = u2.flatten(1) @ dense(topography, frames).T
-    torch.testing.assert_close(topography.pool(u2).flatten(1), expected)
+    for axis in every_axis(topography):
+        expected = u2.flatten(1) @ dense(topography, frames, axis).T
+        torch.testing.assert_close(
+            topography.pool(u2, axis).flatten(1), expected, rtol=1e-6, atol=1e-6
+        )
 
 
 @every_topography
 def test_and_so_is_its_gradient_twice(topography, frames):
-    u2 = latents(topography, frames).requires_grad_()
-    weight = torch.rand_like(u2).requires_grad_()
-    (grad,) = torch.autograd.grad((topography.pool(u2) * weight).sum(), u2, create_graph=True)
-    expected = weight.flatten(1) @ dense(topography, frames)
-    torch.testing.assert_close(grad.flatten(1), expected)
-    direction = torch.rand_like(u2)
-    (back,) = torch.autograd.grad((grad * direction).sum(), weight)
-    torch.testing.assert_close(back, topography.pool(direction))
+    near = dict(rtol=1e-6, atol=1e-6)
+    for axis in every_axis(topography):
+        u2 = latents(topography, frames).requires_grad_()
+        pooled = topography.pool(u2, axis)
+        weight = torch.rand_like(pooled).requires_grad_()
+        (grad,) = torch.autograd.grad((pooled * weight).sum(), u2, create_graph=True)
+        expected = weight.flatten(1) @ dense(topography, frames, axis)
+        torch.testing.assert_close(grad.flatten(1), expected, **near)
+        direction = torch.rand_like(u2)
+        (back,) = torch.autograd.grad((grad * direction).sum(), weight)
+        torch.testing.assert_close(back, topography.pool(direction, axis), **near)
 
 
 @every_topography
 def test_the_definition_term_by_term(topography, frames):
-    """energy[l, i] = sum over window d and reach k of u2[l + d, i + velocity d + k]."""
+    """energy[l, i] = sum over window d and reach k of u2[l + d, i + velocity d + k], where what is
+    between two sites is interpolated, time that does not close is held at its ends, and an open
+    capsule has sites of its own beyond them."""
     u2 = latents(topography, frames, batch=1)[0]
     pooled = topography.pool(u2[None])[0]
-    frame, c, *i = (torch.randint(n, ()).item() for n in u2.shape)
-    first = -(topography.window // 2)
-    expected = 0.0
-    for d in range(first, first + topography.window):
-        terms = u2[(frame + d) % frames, c]
-        for axis, (k, n) in enumerate(zip(topography.reach, topography.shape, strict=True)):
-            drift = int(topography.velocity) * d if axis == 0 else 0
-            sites = [(i[axis] + drift + o) % n for o in range(-(k // 2), (k + 1) // 2)]
-            terms = terms.index_select(axis, torch.tensor(sites))
-        expected += terms.sum()
-    torch.testing.assert_close(pooled[(frame, c, *i)], expected)
+    first = 1 - topography.window if topography.causal else -(topography.window // 2)
+    places = [
+        topography.velocity * d + o
+        for d in range(first, first + topography.window)
+        for o in (-(topography.reach[0] // 2), (topography.reach[0] - 1) // 2)
+    ]
+    before = 0 if topography.cyclic else max(0, -math.floor(min(places) + 1e-9))
+    for frame, c, *i in ([torch.randint(n, ()).item() for n in pooled.shape] for _ in range(20)):
+        expected = 0.0
+        for d in range(first, first + topography.window):
+            at = frame + d
+            closed = topography.cyclic and not topography.causal
+            terms = u2[at % frames if closed else min(max(at, 0), frames - 1), c]
+            for axis, (k, n) in enumerate(zip(topography.reach, topography.shape, strict=True)):
+                drift = topography.velocity * d if axis == 0 else 0
+                below, part = math.floor(drift + 1e-9), drift - math.floor(drift + 1e-9)
+                summed = 0.0
+                for o in range(-(k // 2), (k + 1) // 2):
+                    for site, share in ((below, 1 - part), (below + 1, part)):
+                        if share > 1e-9:
+                            place = i[axis] + site + o
+                            place = place % n if topography.cyclic else place + before
+                            summed = summed + share * terms.select(0, place)
+                terms = summed
+            expected += terms
+        torch.testing.assert_close(pooled[(frame, c, *i)], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_without_corners_the_ends_of_the_window_lose_a_site(monkeypatch):
@@ -71,7 +100,7 @@ def test_without_corners_the_ends_of_the_window_lose_a_site(monkeypatch):
             Topography(**{**dict(capsules=1, shape=(6,), window=5, corners=False), **other})
 
 
-@every_topography
+@every_topography_of_the_papers
 def test_every_latent_sums_as_many_squares_as_it_has_degrees_of_freedom(topography, frames):
     w = topography.matrix(frames)
     assert set(w.unique().tolist()) <= {0.0, 1.0}
@@ -80,19 +109,76 @@ def test_every_latent_sums_as_many_squares_as_it_has_degrees_of_freedom(topograp
 
 
 @every_topography
+def test_no_energy_sums_less_than_another(topography, frames):
+    w = dense(topography, frames)
+    assert (w >= 0).all()
+    torch.testing.assert_close(w.sum(1), torch.full_like(w[:, 0], topography.degrees_of_freedom))
+
+
+@every_topography
 @pytest.mark.parametrize("axis", [0, -1])
 def test_rolling_the_inputs_rolls_the_energies(topography, frames, axis):
+    """Everywhere in a closed capsule, and away from the ends of an open one."""
     u2 = latents(topography, frames)
-    torch.testing.assert_close(
-        topography.pool(topography.roll(u2, 2, axis)),
-        topography.roll(topography.pool(u2), 2, axis),
-    )
+    for which in every_axis(topography):
+        pooled = topography.pool(u2, which)
+        rolled = topography.pool(u2.roll(2, axis if axis < 0 else 3), which)
+        expected = pooled.roll(2, axis if axis < 0 else 3)
+        inside = slice(None) if topography.cyclic else slice(2, None)
+        torch.testing.assert_close(rolled[:, :, :, inside], expected[:, :, :, inside])
 
 
 @every_topography
 def test_waiting_a_frame_delays_the_energies(topography, frames):
+    """Everywhere in closed time, and where no window reaches an end of time that has ends."""
     u2 = latents(topography, frames)
-    torch.testing.assert_close(topography.pool(u2.roll(1, 1)), topography.pool(u2).roll(1, 1))
+    expected = topography.pool(u2).roll(1, 1)
+    waited = topography.pool(u2.roll(1, 1))
+    if topography.cyclic and not topography.causal:
+        torch.testing.assert_close(waited, expected)
+        return
+    past = topography.window - 1 if topography.causal else topography.window // 2
+    future = 0 if topography.causal else (topography.window - 1) // 2
+    inside = slice(past + 1, frames - future)
+    torch.testing.assert_close(waited[:, inside], expected[:, inside])
+
+
+@every_topography
+def test_only_the_past_counts_where_a_topography_is_causal(topography, frames):
+    u2 = latents(topography, frames)
+    changed = u2.clone()
+    changed[:, 2:] += 1
+    same = (topography.pool(changed) == topography.pool(u2))[:, :2].all()
+    assert same or not topography.causal
+
+
+def test_an_open_capsule_that_rolls_loses_its_end():
+    open_ended = Topography(1, (4,), cyclic=False)
+    t = torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]])
+    assert open_ended.roll(t, 1).flatten().tolist() == [0, 1, 2, 3]
+    assert open_ended.roll(t, -2, fill=9.0).flatten().tolist() == [3, 4, 9, 9]
+    assert open_ended.roll(t, 0.5).flatten().tolist() == [0.5, 1.5, 2.5, 3.5]
+    with pytest.raises(BadInput, match="Fourier"):
+        open_ended.roll(t, 0.5, fourier=True)
+
+
+def test_a_roll_by_fourier_phases_is_exact_for_waves_and_undone_by_its_opposite():
+    topography = Topography(2, (9,))
+    site = torch.arange(9.0) * 2 * math.pi / 9
+    for steps in (0.5, -1.3, 4.0):
+        wave = (2 * site).cos().expand(1, 1, 2, 9)
+        expected = (2 * (site - steps * 2 * math.pi / 9)).cos().expand(1, 1, 2, 9)
+        torch.testing.assert_close(topography.roll(wave, steps, fourier=True), expected)
+    t = torch.rand(1, 1, 2, 9)
+    back = topography.roll(topography.roll(t, 0.3, fourier=True), -0.3, fourier=True)
+    torch.testing.assert_close(back, t)
+    torus = Topography(1, (4, 5))
+    t = torch.rand(2, 3, 1, 4, 5)
+    for axis in (0, 1):
+        expected = torus.roll(t, 2, axis)
+        found = torus.roll(torus.roll(t, 1.25, axis, fourier=True), 0.75, axis, fourier=True)
+        if axis == 1:  # an odd number of sites has no wave that is its own opposite
+            torch.testing.assert_close(found, expected)
 
 
 def test_a_tie_over_all_of_a_closed_orbit_moves_exactly_with_it():
@@ -145,7 +231,12 @@ def test_whole_numbers_of_any_kind_are_taken():
         (dict(capsules=2, shape=(5, 5), reach=(1, 1, 1)), "axes"),
         (dict(capsules=2, shape=(5,), window=0), "window"),
         (dict(capsules=2, shape=(5,), window=2.5), "window"),
-        (dict(capsules=2, shape=(5,), velocity=0.5), "velocity"),
+        (dict(capsules=2, shape=(5,), velocity=math.nan), "velocity"),
+        (dict(capsules=2, shape=(5,), velocity="fast"), "velocity"),
+        (dict(capsules=2, shape=(5, 5), cyclic=False), "one axis"),
+        (dict(capsules=2, shape=(5,), causal=1), "causal"),
+        (dict(capsules=2, shape=(5,), window=3, causal=True, corners=False), "corners"),
+        (dict(capsules=2, shape=(5,), window=3, velocity=0.5, corners=False), "corners"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_construction(settings, says):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,20 +120,29 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
 def topography(topography: Topography, frames: int) -> Figure:
     """Who shares with whom (Fig. 2), over time and the first axis of one capsule."""
     frames = max(topography.window, frames)
-    one = Topography(1, topography.shape, topography.reach, topography.window, topography.velocity)
-    energy = torch.zeros(frames, 1, *one.shape)
+    one = replace(topography, capsules=1)
+    energy = torch.ones(frames, 1, *one.u_shape, requires_grad=True)
     here = (frames // 2, 0, *(n // 2 for n in one.shape))
-    energy[here] = 1
-    energy.requires_grad_()
-    summed = torch.autograd.grad(one.pool(energy[None])[0][here], energy)[0].detach()  # row of W
-    tied = one.pool(summed[None])[0]  # row of W Wᵀ: squares in common
+
+    def pool(squares: Tensor) -> Tensor:
+        return torch.stack([one.pool(squares[None], axis)[0] for axis in one.axes]).sum(0)
+
+    summed = torch.autograd.grad(pool(energy)[here], energy)[0].detach()  # row of W
+    tied = pool(summed)  # row of W Wᵀ: squares in common
     rest = tuple(range(2, summed.ndim - 1))
     figure, axes = _canvas(1, 2, (8.2, 3.9))
-    for axis, values, title in zip(
-        axes, (summed, tied), ("squares it sums: a row of W", "squares in common"), strict=True
+    for axis, values, first, title in zip(
+        axes,
+        (summed, tied),
+        (-one.beyond[0], 0),  # sites beyond an open end are before the first
+        ("squares it sums: a row of W", "squares in common"),
+        strict=True,
     ):
         plane = values[:, 0].amax(tuple(r for r in rest)) if rest else values[:, 0]
-        image = axis.imshow(plane.T.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto")
+        extent = (-0.5, frames - 0.5, first - 0.5, first + plane.shape[1] - 0.5)
+        image = axis.imshow(
+            plane.T.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=extent
+        )
         axis.add_patch(
             Rectangle(
                 (here[0] - 0.5, here[2] - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2

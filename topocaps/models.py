@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
@@ -48,8 +49,10 @@ class SequenceModel(nn.Module, ABC):
             None  #: what rebuilds it; None for networks of your own
         )
 
-    #: latents drawn for a frame: z alone, or z and u
-    DRAWN = 1
+    @property
+    def drawn(self) -> list[tuple[int, ...]]:
+        """Shapes of what is drawn for a frame: z, and u where there is one."""
+        return [(self.topography.capsules, *self.topography.shape)]
 
     @abstractmethod
     def posterior(self, x: Tensor) -> Posterior:
@@ -166,7 +169,9 @@ class TopographicVAE(SequenceModel):
     the paper's formula, start at -30.
     """
 
-    DRAWN = 2
+    @property
+    def drawn(self) -> list[tuple[int, ...]]:
+        return [*super().drawn, (self.topography.capsules, *self.topography.u_shape)]
 
     def __init__(
         self,
@@ -201,7 +206,7 @@ class TopographicVAE(SequenceModel):
             )
         centre = TopographicStudentT(topography, topography.window, mu).mean.mean().item()
         networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
-        encoders = networks.encoder(), networks.encoder()
+        encoders = networks.encoder(), networks.encoder(topography.u_shape)
         decoder = networks.decoder(centre if centred else 0.0)
         model = cls(*encoders, decoder, topography, mu)
         own = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
@@ -275,9 +280,10 @@ class _Networks:
         self.norm, self.likelihood = Norm(norm), Likelihood(likelihood)
         self.latent_shape = (topography.capsules, *topography.shape)
 
-    def encoder(self) -> GaussianEncoder:
-        widths = [self.pixels, *self.widths, 2 * self.topography.latents]
-        return GaussianEncoder(mlp(widths, self.norm), len(self.frame_shape), self.latent_shape)
+    def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
+        latent = (self.topography.capsules, *(shape or self.topography.shape))
+        widths = [self.pixels, *self.widths, 2 * math.prod(latent)]
+        return GaussianEncoder(mlp(widths, self.norm), len(self.frame_shape), latent)
 
     def decoder(self, centre: float = 0.0) -> FrameDecoder:
         network = mlp([self.topography.latents, *reversed(self.widths), self.pixels], self.norm)

@@ -16,9 +16,15 @@ SMALLEST_ENERGY = 1e-12
 
 
 def studentize(z: Tensor, u: Tensor, topography: Topography, mu: float | Tensor = 0.0) -> Tensor:
-    r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape)."""
+    r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape).
+
+    Where latents move along several axes, roots of one energy an axis are added (Eq. 21).
+    """
     smallest = max(SMALLEST_ENERGY, torch.finfo(u.dtype).tiny)
-    return (z - mu) * topography.pool(u.square()).clamp_min(smallest).rsqrt()
+    energies = [topography.pool(u.square(), a).clamp_min(smallest) for a in topography.axes]
+    if len(energies) == 1:
+        return (z - mu) * energies[0].rsqrt()
+    return (z - mu) / torch.stack([energy.sqrt() for energy in energies]).sum(0)
 
 
 class TopographicStudentT(Distribution):
@@ -45,21 +51,33 @@ class TopographicStudentT(Distribution):
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def rsample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:  # type: ignore[override]
-        shape = self._extended_shape(Size(sample_shape))
-        dtype, device = self.mu.dtype, self.mu.device
-        z, u = torch.randn((2, *shape), dtype=dtype, device=device)
+        frames, capsules = self.event_shape[:2]
+        z, u = (
+            torch.randn(
+                (*sample_shape, frames, capsules, *shape),
+                dtype=self.mu.dtype,
+                device=self.mu.device,
+            )
+            for shape in (self.topography.shape, self.topography.u_shape)
+        )
         return studentize(z, u, self.topography, self.mu)
 
     @property
     def mean(self) -> Tensor:
-        r""":math:`-\mu\, E[1 / \chi_\nu]`; undefined for one degree of freedom."""
+        r""":math:`-\mu\, E[1 / \chi_\nu]`; undefined for one degree of freedom.
+
+        Where W is not of zeros and ones, or t has an energy an axis, that is near the mean.
+        """
         nu = self.topography.degrees_of_freedom
+        axes = len(self.topography.axes)
+        if axes > 1:
+            nu = round(self.topography.window * sum(self.topography.reach) / axes)
         inverse_chi = (
             math.exp(math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)) / math.sqrt(2)
             if nu > 1
             else math.nan
         )
-        return (-self.mu * inverse_chi).expand(self.event_shape)
+        return (-self.mu * inverse_chi / axes).expand(self.event_shape)
 
     @property
     def variance(self) -> Tensor:

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from topocaps.errors import BadInput, whole_number
 
+NEAR = 1e-9  # sites: nearer than that is there
 SMALL = 512  # up to this many latents over time in a capsule, W of the capsule is simply multiplied
 
 
@@ -28,9 +29,17 @@ class Topography:
 
     with :math:`\delta` over ``window`` frames (2L of the paper), :math:`k` over ``reach`` sites
     along each axis (K of the paper) and :math:`v` the ``velocity``, in sites a frame along the
-    first axis of the capsule: 1 is shifting coherence (TVAE), 0 is stationary (Bubbles). Time and
-    sites are cyclic, capsules share nothing. Odd windows and reaches are centred; an even window
-    has its extra frame in the past, an even reach its extra site below.
+    first axis of the capsule: 1 is shifting coherence (TVAE), 0 is stationary (Bubbles), and where
+    :math:`v \delta` falls between two sites, their squares are interpolated. Capsules share
+    nothing. Odd windows and reaches are centred; an even window has its extra frame in the past,
+    an even reach its extra site below.
+
+    ``cyclic``: time and sites are; otherwise capsules have ends (C.2). Beyond them U has sites of
+    its own (``u_shape``), and what is before the first frame, or after the last, is that frame.
+    ``causal``: the window lies in the past (Eq. 22), and time begins, even where sites are cyclic.
+
+    Capsules of several axes whose latents move (window over 1, velocity not 0) move along each axis
+    in turn: t is made of one energy an axis (Eq. 21), which ``axis`` asks for.
 
     Read literally, Eq. 9 with Eq. 18 ties the other diagonal and contradicts the paper's
     cov(T²[l, i], T²[l-1, i-1]) > 0; this is the direction of that statement and of Eq. 13. The
@@ -44,6 +53,8 @@ class Topography:
     window: int = 1
     velocity: float = 1.0
     corners: bool = True
+    cyclic: bool = True
+    causal: bool = False
 
     def __post_init__(self) -> None:
         shape = _tuple_of_ints("shape", self.shape)
@@ -53,6 +64,9 @@ class Topography:
         object.__setattr__(self, "reach", reach)
         for name in ("capsules", "window"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in ("corners", "cyclic", "causal"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadInput(f"{name} must be True or False, not {getattr(self, name)!r}")
         if len(reach) != len(shape):
             raise BadInput(
                 f"reach {reach} has {len(reach)} axes but shape {shape} has {len(shape)}"
@@ -60,12 +74,16 @@ class Topography:
         for axis, (k, sites) in enumerate(zip(reach, shape, strict=True)):
             if k > sites:
                 raise BadInput(f"reach {k} on axis {axis} is more than its {sites} sites")
-        if not isinstance(self.velocity, int | float) or self.velocity % 1 != 0:
-            raise BadInput(f"velocity must be a whole number of sites a frame, not {self.velocity}")
+        if not isinstance(self.velocity, int | float) or not math.isfinite(self.velocity):
+            raise BadInput(f"velocity must be a number of sites a frame, not {self.velocity}")
         object.__setattr__(self, "velocity", float(self.velocity))
-        if not self.corners and (len(shape) > 1 or self.velocity != 1 or reach[0] > self.window):
+        if not self.cyclic and len(shape) > 1:
+            raise BadInput("only capsules of one axis can have open ends (cyclic=False)")
+        banded = len(shape) == 1 and self.velocity == 1 and self.cyclic and not self.causal
+        if not self.corners and (not banded or reach[0] > self.window):
             raise BadInput(
-                "only a band has corners to cut: one axis, velocity 1, reach within the window"
+                "only a band has corners to cut: one cyclic axis, velocity 1, a centred window, "
+                "reach within it"
             )
 
     @property
@@ -74,9 +92,21 @@ class Topography:
         return self.capsules * math.prod(self.shape)
 
     @property
+    def u_shape(self) -> tuple[int, ...]:
+        """Sites of U in a capsule: those of Z and, where ends are open, those beyond them."""
+        before, after = self.beyond
+        return (self.shape[0] + before + after, *self.shape[1:])
+
+    @property
+    def axes(self) -> tuple[int | None, ...]:
+        """What ``axis`` of ``pool`` may be: all axes at once (None), or each by itself (Eq. 21)."""
+        moves = self.window > 1 and self.velocity != 0
+        return tuple(range(len(self.shape))) if moves and len(self.shape) > 1 else (None,)
+
+    @property
     def degrees_of_freedom(self) -> int:
-        """Nu: how many squares every energy sums."""
-        return self.window * math.prod(self.reach) if self.corners else len(self._terms())
+        """Nu: how many squares an energy sums, over all axes."""
+        return self.window * math.prod(self.reach) if self.corners else len(self._terms(None))
 
     def check(self, frames: int) -> None:
         """Refuse a sequence shorter than the window."""
@@ -89,99 +119,209 @@ class Topography:
         """Whether W of one capsule is simply multiplied, being small."""
         return frames * math.prod(self.shape) <= SMALL
 
-    def pool(self, energy: Tensor) -> Tensor:
-        """W applied to u²: (batch, time, capsules, *shape) to the same shape.
+    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
+        """W applied to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape).
 
         Costs the same for every window and reach. Only adds, so non-negative energies stay so.
         """
-        latent = (self.capsules, *self.shape)
+        latent = (self.capsules, *self.u_shape)
         if energy.ndim < len(latent) + 1 or tuple(energy.shape[-len(latent) :]) != latent:
             raise BadInput(
                 f"pool takes (batch, time, capsules, *shape) with the last axes {latent}, "
                 f"not {tuple(energy.shape)}"
             )
-        self.check(energy.shape[-len(latent) - 1])
-        return _Pool.apply(energy, self, False)
+        frames = energy.shape[-len(latent) - 1]
+        self.check(frames)
+        if self.window == math.prod(self.reach) == 1:
+            return energy.clone()
+        if self.is_small(frames):
+            w = _capsule_matrix(
+                replace(self, capsules=1), frames, axis, energy.dtype, energy.device
+            )
+            return pool_by(w, energy, self.shape)
+        return _Sums(self, frames, axis)(energy)
 
-    def matrix(self, frames: int) -> Tensor:
-        """The same W, dense: rows and columns run over (time, capsule, *site) in that order.
+    def matrix(self, frames: int, axis: int | None = None) -> Tensor:
+        """The same W, dense: rows run over (time, capsule, *site) in that order, columns over
+        those of U.
 
         Written from the definition, term by term: the oracle for ``pool``.
         """
         self.check(frames)
-        lattice = (frames, self.capsules, *self.shape)
-        time, capsule, *site = torch.meshgrid(*map(torch.arange, lattice), indexing="ij")
-        w = torch.zeros(lattice + lattice)  # on the host: an oracle, not a hot path
-        for delta, *ks in self._terms():
-            drift = [int(self.velocity) * delta] + [0] * (len(site) - 1)
-            shared = [
-                (i + v + k) % n for i, v, k, n in zip(site, drift, ks, self.shape, strict=True)
-            ]
-            w[(time, capsule, *site, (time + delta) % frames, capsule, *shared)] += 1
-        n = math.prod(lattice)
-        return w.reshape(n, n)
+        rows, columns = ((frames, self.capsules, *shape) for shape in (self.shape, self.u_shape))
+        time, capsule, *site = torch.meshgrid(*map(torch.arange, rows), indexing="ij")
+        w = torch.zeros(rows + columns)  # on the host: an oracle, not a hot path
+        along = self._along(axis)
+        for delta, *ks in self._terms(axis):
+            for step, weight in _between(self.velocity * delta):
+                moved = [i + k for i, k in zip(site, ks, strict=True)]
+                moved[along] = moved[along] + step
+                shared = self._place(moved)
+                w[(time, capsule, *site, self._frame(time + delta, frames), capsule, *shared)] += (
+                    weight
+                )
+        return w.reshape(math.prod(rows), math.prod(columns))
 
-    def _terms(self) -> list[tuple[int, ...]]:
-        """The offsets (time, *site), beside the drift, of the squares that an energy sums."""
-        offsets = [range(-(n // 2), (n + 1) // 2) for n in (self.window, *self.reach)]
-        terms = itertools.product(*offsets)
-        return [(d, *k) for d, *k in terms if self.corners or d + k[0] in offsets[0]]
+    def roll(
+        self, t: Tensor, steps: float, axis: int = 0, fill: float = 0.0, fourier: bool = False
+    ) -> Tensor:
+        """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18).
 
-    def roll(self, t: Tensor, steps: float, axis: int = 0) -> Tensor:
-        """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18)."""
+        Between sites it is interpolated (Eq. 19), or moved by the phases of its Fourier transform.
+        What comes in over an open end is ``fill``.
+        """
         if not -len(self.shape) <= axis < len(self.shape):
             raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
-        return roll(t, steps, dim=axis % len(self.shape) - len(self.shape))
+        dim = axis % len(self.shape) - len(self.shape)
+        if self.cyclic:
+            return roll(t, steps, dim, fourier)
+        if fourier:
+            raise BadInput("a capsule with open ends has no Fourier phases to shift")
+        room = math.ceil(abs(steps))
+        wide = pad(t, (room, room), value=fill)
+        return roll(wide, steps, dim).narrow(dim, room, t.shape[dim])
 
-    def _pool(self, energy: Tensor, transposed: bool) -> Tensor:
-        """W or its transpose applied to ``energy``; no gradient."""
-        if self.window == math.prod(self.reach) == 1:
-            return energy.clone()
-        frames = energy.shape[-len(self.shape) - 2]
-        if self.is_small(frames):
-            return self._product(energy, frames, transposed)
-        return self._running_sums(energy, transposed)
+    @functools.cached_property
+    def beyond(self) -> tuple[int, int]:
+        """Sites that U has before the first and after the last one of Z."""
+        if self.cyclic:
+            return 0, 0
+        places = [self.velocity * d + k for d in self._frames for k in self._reach(0)]
+        return max(0, -math.floor(min(places))), max(0, math.ceil(max(places)))
 
-    def _product(self, energy: Tensor, frames: int, transposed: bool) -> Tensor:
-        """By one capsule's own W, small enough to be the fastest way."""
-        w = _capsule_matrix(replace(self, capsules=1), frames, energy.dtype, energy.device)
-        time, capsule = -len(self.shape) - 2, -len(self.shape) - 1
-        rows = energy.transpose(time, capsule)  # … capsules time *shape
-        pooled = _exact_product(rows.flatten(capsule), w if transposed else w.T)
-        return pooled.reshape(rows.shape).transpose(time, capsule)
+    @property
+    def _frames(self) -> range:
+        """The window: offsets in time."""
+        return range(1 - self.window, 1) if self.causal else _centred(self.window)
 
-    def _running_sums(self, energy: Tensor, transposed: bool) -> Tensor:
-        """At a cost that is linear in the latents, whatever window and reach."""
+    def _reach(self, axis: int) -> range:
+        return _centred(self.reach[axis])
 
-        def before(width: int) -> int:
-            return (width - 1) // 2 if transposed else width // 2
+    def _terms(self, axis: int | None) -> list[tuple[int, ...]]:
+        """The offsets (time, *site), beside the drift, of the squares that an energy sums."""
+        reaches = [
+            self._reach(n) if axis in (None, n) else range(1) for n in range(len(self.shape))
+        ]
+        terms = itertools.product(self._frames, *reaches)
+        return [(d, *k) for d, *k in terms if self.corners or d + k[0] in self._frames]
 
-        for axis, k in enumerate(self.reach):
-            if k > 1:
-                dim = axis - len(self.shape)
-                summed = _window_sum(energy.movedim(dim, -1), k)
-                energy = summed.roll(before(k), -1).movedim(-1, dim)
-        if self.window == 1:
-            return energy
-        time, site = -len(self.shape) - 2, -len(self.shape)
-        frames, sites, v = energy.shape[time], self.shape[0], int(self.velocity)
-        past = before(self.window)
-        energy = energy.movedim((site, time), (-2, -1))  # … site time
-        # Co-moving coordinates: site j of frame l is j + v l, so that the window stands still.
-        j = torch.arange(sites, device=energy.device)[:, None]
-        a = torch.arange(frames, device=energy.device)
-        comoving = energy.gather(-2, ((j + v * a) % sites).expand(energy.shape))
-        summed = _window_sum(comoving, self.window, seam=v * frames % sites)
-        energy = summed.gather(-2, ((j - v * (a + past)) % sites).expand(energy.shape))
-        return energy.roll(past, -1).movedim((-2, -1), (site, time))
+    def _along(self, axis: int | None) -> int:
+        """The axis that energies drift along."""
+        if axis is not None and axis not in range(len(self.shape)):
+            raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
+        return axis or 0
+
+    def _frame(self, time: Tensor, frames: int) -> Tensor:
+        """Which frame is there, before the first and after the last one too."""
+        begins = self.causal or not self.cyclic
+        return time.clamp(0, frames - 1) if begins else time % frames
+
+    def _place(self, sites: list[Tensor]) -> list[Tensor]:
+        """Which site of U is there."""
+        if self.cyclic:
+            return [i % n for i, n in zip(sites, self.shape, strict=True)]
+        return [sites[0] + self.beyond[0]]
 
 
-def roll(t: Tensor, steps: float, dim: int) -> Tensor:
-    """``torch.roll`` by ``steps``; a fraction of a step interpolates linearly (Eq. 19)."""
+class _Sums:
+    """W of a large capsule, applied at a cost that is linear in the latents, whatever the window
+    and the reach.
+
+    Time is unrolled as far as the longest window would reach. In co-moving coordinates (site j of
+    frame a is j + v a) a window stands still, and two running sums serve all of them. Frames whose
+    v a lies equally far between two sites share coordinates: one such phase for whole velocities,
+    two for halves.
+    """
+
+    def __init__(self, topography: Topography, frames: int, axis: int | None) -> None:
+        self.topography, self.frames, self.axis = topography, frames, axis
+        self.dim = topography._along(axis) - len(topography.shape)
+
+    def __call__(self, energy: Tensor) -> Tensor:
+        t = self.topography
+        for n, k in enumerate(t.reach):
+            if k > 1 and self.axis in (None, n):
+                energy = self._over_reach(energy, n - len(t.shape), k)
+        # … site time; site 0 of Z is at place ``first``
+        energy = energy.movedim((self.dim, -len(t.shape) - 2), (-2, -1))
+        first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
+        return self._over_window(energy, first).movedim((-2, -1), (self.dim, -len(t.shape) - 2))
+
+    def _over_reach(self, energy: Tensor, dim: int, k: int) -> Tensor:
+        summed = _window_sum(energy.movedim(dim, -1), k)
+        if self.topography.cyclic:
+            return summed.roll(k // 2, -1).movedim(-1, dim)
+        return summed[..., : summed.shape[-1] - k + 1].movedim(-1, dim)
+
+    def _over_window(self, energy: Tensor, first: int) -> Tensor:
+        t, device = self.topography, energy.device
+        sites, places = t.shape[self.dim], energy.shape[-2]
+        frames = torch.arange(self.frames, device=device)
+        begin = -t.velocity * frames.double()  # of co-moving coordinates, in sites of the frame
+        whole = begin.floor()
+        phase = (begin - whole).mul(2**20).round() % 2**20  # equal up to rounding
+        whole = (begin - phase / 2**20).round().long()
+        unrolled = torch.arange(2 * self.frames - 1, device=device) + t._frames[0]
+        shown = energy[..., t._frame(unrolled, self.frames)]
+        i = torch.arange(sites, device=device)[:, None]
+        parts, which = [], []
+        for one in phase.unique():
+            mine = (phase == one).nonzero().flatten()
+            least = 0 if t.cyclic else int(whole[mine].min())
+            wide = sites if t.cyclic else sites + int(whole[mine].max()) - least
+            at = (begin - whole)[mine[0]] + t.velocity * unrolled.double()
+            at = torch.where((at - at.round()).abs() < NEAR, at.round(), at)
+            j = torch.arange(wide, device=device)[:, None] + least + first + at.floor().long()
+            part = (at - at.floor()).to(energy.dtype)
+            comoving = self._take(shown, j, places)
+            if part.any():
+                comoving = (1 - part) * comoving + part * self._take(shown, j + 1, places)
+            summed = _window_sum(comoving, t.window)[..., mine]
+            parts.append(self._take(summed, i + whole[mine] - least, wide))
+            which.append(mine)
+        return torch.cat(parts, -1)[..., torch.cat(which).argsort()]
+
+    def _take(self, energy: Tensor, place: Tensor, places: int) -> Tensor:
+        """What is at these sites; what an open capsule has not is never asked for in the end."""
+        place = place % places if self.topography.cyclic else place.clamp(0, places - 1)
+        return energy.gather(-2, place.expand(*energy.shape[:-2], *place.shape))
+
+
+def pool_by(w: Tensor, energy: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A capsule's own W, (…, time · sites, time · sites of U), applied to every capsule."""
+    time, capsule = -len(shape) - 2, -len(shape) - 1
+    rows = energy.transpose(time, capsule).flatten(capsule)  # … capsules (time *u_shape)
+    pooled = _exact_product(rows, w.mT)
+    frames = energy.shape[time]
+    return pooled.unflatten(-1, (frames, *shape)).transpose(time, capsule)
+
+
+def _between(place: float) -> list[tuple[int, float]]:
+    """The sites beside a place, and their shares of it."""
+    place = round(place) if abs(place - round(place)) < NEAR else place
+    below = math.floor(place)
+    part = place - below
+    return [(n, share) for n, share in ((below, 1 - part), (below + 1, part)) if share > 0]
+
+
+def _centred(width: int) -> range:
+    """As many offsets, centred; the extra one of an even number is below."""
+    return range(-(width // 2), (width + 1) // 2)
+
+
+def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
+    """``torch.roll`` by ``steps``; a fraction of a step interpolates linearly (Eq. 19), or is a
+    shift of the phases of the Fourier transform."""
     whole = math.floor(steps)
-    rolled = t.roll(whole, dim)
-    part = steps - whole
-    return rolled if part == 0 else (1 - part) * rolled + part * t.roll(whole + 1, dim)
+    rolled, part = t.roll(whole, dim), steps - whole
+    if part == 0:
+        return rolled
+    if not fourier:
+        return (1 - part) * rolled + part * t.roll(whole + 1, dim)
+    waves = torch.fft.rfftfreq(t.shape[dim], device=t.device, dtype=t.dtype)
+    turned = torch.polar(torch.ones_like(waves), -2 * math.pi * steps * waves)
+    turned = torch.fft.rfft(t, dim=dim).movedim(dim, -1) * turned
+    return torch.fft.irfft(turned, n=t.shape[dim]).movedim(-1, dim)
 
 
 class TopographyStack:
@@ -192,24 +332,31 @@ class TopographyStack:
 
     def __init__(self, topographies: Sequence[Topography], frames: int) -> None:
         first = topographies[0]
-        self.capsules, self.shape, self.frames = first.capsules, first.shape, frames
-        if any((t.capsules, t.shape) != (self.capsules, self.shape) for t in topographies):
+        self.capsules, self.shape, self.u_shape = first.capsules, first.shape, first.u_shape
+        self.axes, self.frames = first.axes, frames
+        if len({lattice(t) for t in topographies}) > 1:
             raise BadInput("models of one stack must have the same capsules and sites")
-        alone = [replace(t, capsules=1).matrix(frames) for t in topographies]
-        # models 1 (time site) (time site); a single model's tensors have no axis for the models
-        self._w = torch.stack(alone)[:, None] if len(alone) > 1 else alone[0]
+        self._w = {
+            axis: torch.stack([replace(t, capsules=1).matrix(frames, axis) for t in topographies])
+            for axis in self.axes
+        }
+        for axis, w in self._w.items():
+            # models 1 rows columns; a single model's tensors have no axis for the models
+            self._w[axis] = w[:, None] if len(w) > 1 else w[0]
 
     def to(self, like: Tensor) -> TopographyStack:
         """With W where ``like`` is, and of its kind."""
-        self._w = self._w.to(like.device, like.dtype)
+        self._w = {axis: w.to(like.device, like.dtype) for axis, w in self._w.items()}
         return self
 
-    def pool(self, energy: Tensor) -> Tensor:
-        """W applied to u²: (models, batch, time, capsules, *shape) to the same shape."""
-        time, capsule = -len(self.shape) - 2, -len(self.shape) - 1
-        rows = energy.transpose(time, capsule)
-        pooled = _exact_product(rows.flatten(capsule), self._w.mT)
-        return pooled.reshape(rows.shape).transpose(time, capsule)
+    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
+        """W applied to u²: (models, batch, time, capsules, *u_shape) to (…, *shape)."""
+        return pool_by(self._w[axis], energy, self.shape)
+
+
+def lattice(topography: Topography) -> tuple[object, ...]:
+    """What topographies of one stack must have in common."""
+    return topography.capsules, topography.shape, topography.u_shape, topography.axes
 
 
 def _exact_product(energy: Tensor, w: Tensor) -> Tensor:
@@ -223,31 +370,22 @@ def _exact_product(energy: Tensor, w: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _capsule_matrix(
-    topography: Topography, frames: int, dtype: torch.dtype, device: torch.device
+    topography: Topography,
+    frames: int,
+    axis: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor:
-    return topography.matrix(frames).to(device, dtype)
+    return topography.matrix(frames, axis).to(device, dtype)
 
 
-class _Pool(torch.autograd.Function):
-    """Multiplication by W; its gradient is multiplication by the transpose, equally structured."""
-
-    @staticmethod
-    def forward(ctx: Any, energy: Tensor, topography: Topography, transposed: bool) -> Tensor:
-        ctx.topography, ctx.transposed = topography, transposed
-        return topography._pool(energy, transposed)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _Pool.apply(grad, ctx.topography, not ctx.transposed), None, None
-
-
-def _window_sum(x: Tensor, width: int, seam: int = 0) -> Tensor:
+def _window_sum(x: Tensor, width: int) -> Tensor:
     """out[a] = x[a] + … + x[a + width - 1] along the last, cyclic dimension.
 
     The line is cut into blocks of ``width``, and what is left over. A window is then the tail of
     one block and the head of the next (and, where it spans the left-over, all of that), so two
     running sums serve any width. Nothing is subtracted: small sums next to large ones keep their
-    precision. What lies beyond the end is the start, moved by ``seam`` along dimension -2.
+    precision.
     """
     if width == 1:
         return x
@@ -258,10 +396,13 @@ def _window_sum(x: Tensor, width: int, seam: int = 0) -> Tensor:
         parts.append(x[..., None, body:])
     tails = torch.cat([p.flip(-1).cumsum(-1).flip(-1).flatten(-2) for p in parts], -1)
     heads = torch.cat([pad(p[..., :-1].cumsum(-1), (1, 0)).flatten(-2) for p in parts], -1)
-    heads = torch.cat([heads[..., width:], heads[..., :width].roll(-seam, -2)], -1)
-    out = tails + heads
+    out = tails + heads.roll(-width, -1)
     if body < length:
-        out[..., length - width : body] += parts[1].sum(-1)
+        over = pad(
+            parts[1].sum(-1).expand(*out.shape[:-1], width - length + body),
+            (length - width, length - body),
+        )
+        out = out + over
     return out
 
 

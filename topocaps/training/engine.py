@@ -201,9 +201,7 @@ class _Part:
         model, batch = self.stack.model, self.training.batch
         self.randomness.begin(step)
         uniform = self.randomness.uniform(batch, sequences.numbers)
-        topography = model.topography
-        latent = (batch, sequences.frames, topography.capsules, *topography.shape)
-        noise = [self.randomness.normal(*latent) for _ in range(model.DRAWN)]
+        noise = [self.randomness.normal(batch, sequences.frames, *shape) for shape in model.drawn]
         terms, updated = self.descent.step(sequences, uniform, noise)
         self.record(terms, updated, step, self.sums, self.failed, self.left_out)
 

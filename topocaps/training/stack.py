@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from topocaps.errors import BadInput
 from topocaps.models import SequenceModel
 from topocaps.networks import Linear
-from topocaps.topography import TopographyStack
+from topocaps.topography import TopographyStack, lattice
 
 
 class Stack:
@@ -70,10 +70,10 @@ def by_architecture(
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
         shapes = tuple((name, p.shape) for name, p in model.named_parameters())
-        lattice = (model.topography.capsules, model.topography.shape)
+        sites = lattice(model.topography)
         training = None if trainings is None else trainings[place]
         alone = None if _is_stackable(model) else place
-        groups.setdefault((kind, shapes, lattice, training, alone), []).append(place)
+        groups.setdefault((kind, shapes, sites, training, alone), []).append(place)
     return list(groups.values())
 
 
