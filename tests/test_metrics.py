@@ -255,10 +255,11 @@ def test_the_interval_covers_the_gain_at_about_its_rate():
     torch.manual_seed(0)
     orbit_mean, rolled = 1 + torch.rand(40_000, 1), torch.rand(40_000, 1)
     zeros, ones = torch.zeros_like(rolled), torch.ones_like(rolled, dtype=torch.bool)
-    everything = Traversal(rolled, orbit_mean, zeros, ones, ones)
+    axis = torch.zeros(len(rolled))
+    everything = Traversal(rolled, orbit_mean, zeros, ones, ones, axis)
     hits = 0
     for rows in torch.arange(40_000).split(200)[:100]:
-        part = Traversal(*(v[rows] for v in (rolled, orbit_mean, zeros, ones, ones)))
+        part = Traversal(*(v[rows] for v in (rolled, orbit_mean, zeros, ones, ones, axis)))
         low, high = part.interval(0, draws=300)
         hits += low <= everything.overall <= high
     assert 85 <= hits <= 100

@@ -38,6 +38,16 @@ class Posterior:
     z: Normal
     u: Normal | None = None
 
+    def where(self, mask: Tensor) -> Posterior:
+        """Of frames that are there (batch, time); of the others, nothing is known but the prior."""
+        return Posterior(_or_prior(self.z, mask), self.u and _or_prior(self.u, mask))
+
+
+def _or_prior(q: Normal, mask: Tensor) -> Normal:
+    there = mask.reshape(mask.shape + (1,) * (q.mean.ndim - mask.ndim))
+    mean, spread = torch.where(there, q.mean, 0.0), torch.where(there, q.stddev, 1.0)
+    return Normal(mean, spread, validate_args=False)
+
 
 @dataclass(frozen=True)
 class Draws:

@@ -22,7 +22,7 @@ from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
-from topocaps.metrics.traversal import traversal, unseen_lags
+from topocaps.metrics.traversal import roll_to_all, start_of, traversal, unseen_lags
 from topocaps.models import SequenceModel
 from topocaps.topography import Topography
 
@@ -75,8 +75,16 @@ def traversals(
     down, across = (size + GAP for size in x.shape[-2:])
     with seeded(seed):
         t = model.encode(x, sample=True)
-    rolled = torch.stack([model.topography.roll(t[:, 0], rate * lag) for lag in range(frames)], 1)
-    unseen = traversal(model, x, batch.factors, rate, window, seed).unseen.to(x.device)
+    start = start_of(model.topography, window or model.topography.window, frames)
+    walked = traversal(model, x, batch.factors, rate, window, seed)
+    rolled = torch.stack(
+        [
+            roll_to_all(model, t[n : n + 1], start, rate, axis)[0]
+            for n, axis in enumerate(walked.axis.tolist())
+        ]
+    )
+    unseen = walked.unseen.to(x.device)
+    x, t = x.roll(-start, 1), t.roll(-start, 1)
     shown = torch.where(unseen[..., None, None, None], 0.35 + 0.25 * x, x)
     blocks = torch.stack([shown, model.decode(t), model.decode(rolled)], 1).clamp(0, 1)
 
@@ -105,7 +113,8 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         costs = metrics["traversal"]["by_lag"]
         reference = metrics["traversal"]["orbit_mean_by_lag"]
         axis.plot(range(len(costs)), costs, marker="o", markersize=3, label=name)
-        unseen = unseen_lags(metrics["traversal"]["window"], len(costs))
+        walked = metrics["traversal"]
+        unseen = unseen_lags(walked["window"], len(costs), walked.get("causal", False))
     axis.plot(range(len(reference)), reference, "--", color=GREY, label="orbit mean")
     if unseen:
         axis.axvspan(unseen.start - 0.5, unseen.stop - 0.5, color=GREY, alpha=0.2, linewidth=0)

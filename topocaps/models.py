@@ -30,6 +30,7 @@ from topocaps.networks import (
     mlp,
     paper_widths,
 )
+from topocaps.streaming import Stream
 from topocaps.student_t import TopographicStudentT, studentize
 from topocaps.topography import Topography
 
@@ -66,20 +67,29 @@ class SequenceModel(nn.Module, ABC):
     def prior(self, frames: int) -> Distribution:
         """p(t) over a sequence."""
 
-    def forward(self, x: Tensor) -> Evidence:
-        """The terms of the bound for frames that are checked first."""
-        self.check(x)
-        return self.evidence(x)
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Evidence:
+        """The terms of the bound for frames that are checked first.
 
-    def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> Evidence:
+        ``mask`` (batch, time) is True where a frame is there; the others, whatever they hold, take
+        no part: their terms are 0, and the sum is a bound on the evidence of those that are.
+        """
+        x = self._there(x, mask)
+        self.check(x)
+        return self.evidence(x, mask=mask)
+
+    def evidence(
+        self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
+    ) -> Evidence:
         """The terms of Eq. 12 with one sample of the posterior; the KLs are exact.
 
         ``noise`` gives standard normal numbers shaped like what it is shown.
         """
-        q = self.posterior(x)
+        q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
         t = self.latents(z, q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None)
         log_px_given_t = self.x_given_t(t).log_prob(x)
+        if mask is not None:
+            log_px_given_t = torch.where(mask, log_px_given_t, 0.0)
         kl_u = kl_to_standard_normal(q.u, self._axes) if q.u else torch.zeros_like(log_px_given_t)
         return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u)
 
@@ -96,13 +106,14 @@ class SequenceModel(nn.Module, ABC):
         )
         return Draws(log_px_given_t, ratio_z, ratio_u)
 
-    def encode(self, x: Tensor, sample: bool = False) -> Tensor:
+    def encode(self, x: Tensor, sample: bool = False, mask: Tensor | None = None) -> Tensor:
         """t of every frame: drawn, or from z = mean and u² = mean² + variance.
 
         (With the bare mean of u, an untrained t would come out many times too large.)
         """
+        x = self._there(x, mask)
         self.check(x)
-        q = self.posterior(x)
+        q = self._posterior(x, mask)
         if sample:
             return self.latents(q.z.rsample(), q.u.rsample() if q.u else None)
         return self.latents(q.z.mean, (q.u.mean.square() + q.u.variance).sqrt() if q.u else None)
@@ -110,6 +121,68 @@ class SequenceModel(nn.Module, ABC):
     def decode(self, t: Tensor) -> Tensor:
         """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
         return self.x_given_t(t).mean
+
+    def roll(self, t: Tensor, steps: float, axis: int = 0) -> Tensor:
+        """Every capsule moved on; over an open end comes what the prior expects."""
+        fill = 0.0
+        if not self.topography.cyclic:
+            expected = self.prior(self.topography.window).mean.mean().nan_to_num()
+            fill = expected.item()
+        return self.topography.roll(t, steps, axis, fill)
+
+    @torch.no_grad()
+    def fill(self, x: Tensor, mask: Tensor, rate: float | None = None) -> Tensor:
+        """The sequence with its missing frames, where ``mask`` is False, filled in.
+
+        A missing frame is decoded from the t of the nearest frame that is there, rolled ``rate``
+        sites for each frame between them: the topography's velocity unless given.
+        """
+        if not mask.any(1).all():
+            raise BadInput("a sequence of which no frame is there cannot be filled")
+        rate = self.rate if rate is None else rate
+        t = self.encode(x, mask=mask)
+        distance = self._distances(x.shape[1]).to(x.device)  # from column to row, in frames
+        far = distance.abs().where(mask[:, None, :], x.shape[1] + 1)  # batch missing there
+        nearest = far.argmin(2)
+        lag = distance.expand_as(far).gather(2, nearest[..., None])[..., 0]
+        found = t.gather(1, nearest.reshape(*nearest.shape, *(1,) * (t.ndim - 2)).expand_as(t))
+        filled = x.clone()
+        for steps in lag[~mask].unique().tolist():
+            here = ~mask & (lag == steps)
+            filled[here] = self.decode(self.roll(found[here], rate * steps)).to(x.dtype)
+        return filled
+
+    @property
+    def rate(self) -> float:
+        """Sites a frame that t is expected to move."""
+        return self.topography.velocity
+
+    def stream(self) -> Stream:
+        """Takes frames one at a time, where the topography is causal."""
+        return Stream(self)
+
+    def _distances(self, frames: int) -> Tensor:
+        """Frames from one (column) to another (row), the short way round where time is closed."""
+        frame = torch.arange(frames)
+        distance = frame[:, None] - frame
+        if self.topography.cyclic and not self.topography.causal:
+            return (distance + frames // 2) % frames - frames // 2
+        return distance
+
+    def _there(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Without what stands where frames are missing: it may be anything, NaN too."""
+        if mask is None:
+            return x
+        if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+            raise BadInput(
+                f"a mask is True where a frame is there: {tuple(x.shape[:2])} booleans, not "
+                f"{tuple(mask.shape)} of {mask.dtype}"
+            )
+        return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, 0.0)
+
+    def _posterior(self, x: Tensor, mask: Tensor | None) -> Posterior:
+        q = self.posterior(x)
+        return q if mask is None else q.where(mask)
 
     def sample(self, n: int, frames: int) -> Tensor:
         """n sequences from the prior, decoded: (n, frames, *frame)."""
@@ -130,15 +203,16 @@ class SequenceModel(nn.Module, ABC):
     def likelihood(self) -> Likelihood:
         return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
 
-    def check(self, x: Tensor) -> None:
-        """Refuse frames this model cannot take, with a sentence."""
+    def check(self, x: Tensor, whole: bool = True) -> None:
+        """Refuse frames this model cannot take, with a sentence; a window of them, if ``whole``."""
         frame_shape = getattr(self.x_given_t, "frame_shape", None)
         if frame_shape is not None and (x.ndim < 3 or tuple(x.shape[2:]) != tuple(frame_shape)):
             raise BadInput(
                 f"frames must be (batch, time, *frame) with frame {tuple(frame_shape)}, "
                 f"not {tuple(x.shape)}"
             )
-        self.topography.check(x.shape[1])
+        if whole:
+            self.topography.check(x.shape[1])
         check_values(x, self.likelihood)
         for parameter in self.parameters():
             if (x.dtype, x.device) != (parameter.dtype, parameter.device):
@@ -250,6 +324,10 @@ class VAE(SequenceModel):
         model = cls(networks.encoder(), networks.decoder(), topography)
         model.config = networks.config() | {"kind": "VAE"}
         return model
+
+    @property
+    def rate(self) -> float:
+        return 0.0  # no t of a VAE is expected to move
 
     def posterior(self, x: Tensor) -> Posterior:
         return Posterior(self.z_given_x(x))

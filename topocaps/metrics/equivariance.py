@@ -22,15 +22,23 @@ def equivariance_error(t: Tensor, rate: float = 1.0) -> float:
     return equivariance_errors(t, rate).mean().item()
 
 
-def equivariance_errors(t: Tensor, rate: float = 1.0) -> Tensor:
-    """The error of every sequence, (batch,)."""
+def equivariance_errors(t: Tensor, rate: float = 1.0, cyclic: bool = True) -> Tensor:
+    """The error of every sequence, (batch,).
+
+    In capsules with ends, of the sites that a roll has not taken over them.
+    """
     check_latents(t)
     capsule = tuple(range(SITE_AXIS, t.ndim))
     t = t / t.norm(dim=capsule, keepdim=True).clamp_min(1e-30)
     errors = t.new_zeros(len(t))
     for lag in range(1, t.shape[1]):
         rolled = roll(t[:, :-lag], rate * lag, SITE_AXIS)
-        errors += (rolled - t[:, lag:]).abs().flatten(1).sum(1)
+        apart = (rolled - t[:, lag:]).abs()
+        if not cyclic:
+            lost = min(math.ceil(abs(rate) * lag), t.shape[SITE_AXIS])
+            kept = t.shape[SITE_AXIS] - lost
+            apart = apart.narrow(SITE_AXIS, lost if rate > 0 else 0, kept)
+        errors += apart.flatten(1).sum(1)
     return errors
 
 

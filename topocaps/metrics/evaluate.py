@@ -56,13 +56,14 @@ def evaluate(
                 "log_px": log_mean_exp_over_sequences(weights),
                 "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
                 "elbo": model.evidence(one.x).elbo.mean(1),
-                "equivariance_error": equivariance_errors(t, rate),
+                "equivariance_error": equivariance_errors(t, rate, model.topography.cyclic),
             }
             if model.topography.window == 1:
                 found["log_px_per_frame"] = log_mean_exp_over_frames(weights)
             for name, value in found.items():
                 values.setdefault(name, []).append(value.cpu())
-            if one.factors is not None:
+            known = one.factors is not None
+            if one.factors is not None and model.topography.cyclic:  # an open end has no roll back
                 for column, found_rolls in observed_rolls(t, one.factors, rate).items():
                     rolls.setdefault(column, []).append(found_rolls)
     joined = {name: torch.cat(value).double() for name, value in values.items()}
@@ -70,7 +71,7 @@ def evaluate(
     capcorrs = {column: CapCorr.join(found) for column, found in sorted(rolls.items())}
     columns = range(walked.moving.shape[1])
     names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
-    names = names if capcorrs else {0: "all"}
+    names = names if known else {0: "all"}
     return {
         **{name: value.mean().item() for name, value in joined.items()},
         "samples": samples,
@@ -85,6 +86,7 @@ def evaluate(
             "by_lag": walked.by_lag,
             "orbit_mean_by_lag": walked.orbit_mean.mean(0).tolist(),
             "window": model.topography.window if window is None else window,
+            "causal": model.topography.causal,
         },
         "intervals": {name: _interval(value) for name, value in joined.items()},
         "sequences": len(sequences),

@@ -22,6 +22,7 @@ from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
 from topocaps.models import SequenceModel
 from topocaps.networks import Likelihood
+from topocaps.topography import Topography
 
 EDGE = 1e-3  # the orbit mean is kept this far from 0 and 1
 
@@ -36,8 +37,9 @@ class Traversal:
     rolled: Tensor  # of decode(Roll_l(t_0))
     orbit_mean: Tensor  # of the sequence's own mean frame
     perfect: Tensor  # the frame's own entropy: 0 for binary frames
-    unseen: Tensor  # not in the window around frame 0, nor shown there
+    unseen: Tensor  # not in the window around the frame that is rolled, nor shown there
     moving: Tensor  # (sequences, factor) which factors move
+    axis: Tensor  # (sequences,) that was rolled along
 
     @classmethod
     def join(cls, parts: Sequence[Traversal]) -> Traversal:
@@ -92,9 +94,27 @@ class Traversal:
         return gained / possible if possible > 0 else None
 
 
-def unseen_lags(window: int, frames: int) -> range:
-    """Lags from frame 0 that its window does not reach."""
+def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
+    """Lags from a frame that its window does not reach, round the sequence."""
+    if causal:
+        return range(1, frames - window + 1)
     return range((window - 1) // 2 + 1, frames - window // 2)
+
+
+def start_of(topography: Topography, window: int, frames: int) -> int:
+    """The frame that is rolled: one whose whole window is there, where time has ends."""
+    if topography.causal:
+        return window - 1
+    return 0 if topography.cyclic else frames // 2
+
+
+def roll_to_all(model: SequenceModel, t: Tensor, start: int, rate: float, axis: int) -> Tensor:
+    """The t of frame ``start`` rolled to every frame, from that one on, round: (batch, time, …)."""
+    frames = t.shape[1]
+    lags = list(range(frames))
+    if not model.topography.cyclic:  # what comes round is the past
+        lags = [lag if start + lag < frames else lag - frames for lag in lags]
+    return torch.stack([model.roll(t[:, start], rate * lag, axis) for lag in lags], 1)
 
 
 @torch.no_grad()
@@ -106,7 +126,10 @@ def traversal(
     window: int | None = None,
     seed: int | None = 0,
 ) -> Traversal:
-    """Encode the window around frame 0, roll, decode, and compare with the frames that came.
+    """Encode the window around a frame, roll, decode, and compare with the frames that came.
+
+    The frame is the first, where time is closed; in the middle, where it has ends; the last of the
+    first window, where only the past is seen. Lags, here and in the result, count from it.
 
     ``rate`` is the sites a frame that the data ask for. ``window`` decides which frames count as
     unseen: the model's own unless given; models that are compared must be given the same.
@@ -120,11 +143,15 @@ def traversal(
             f"window must lie between the model's {model.topography.window} and the "
             f"{frames} frames, not {window}"
         )
+    topography = model.topography
     with nullcontext() if seed is None else seeded(seed):
-        t0 = model.encode(x, sample=True)[:, :1]
-    rolled = torch.cat([model.topography.roll(t0, rate * lag) for lag in range(frames)], 1)
+        t = model.encode(x, sample=True)
+    start = start_of(topography, window, frames)
+    x = x.roll(-start, 1)
+    if factors is not None:
+        factors = factors.roll(-start, 1)
     unseen = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-    lags = unseen_lags(window, frames)
+    lags = unseen_lags(window, frames, topography.causal)
     unseen[:, lags.start : lags.stop] = True
     window_frames = [lag % frames for lag in range(lags.stop - frames, lags.start)]
     for lag in lags:
@@ -139,15 +166,24 @@ def traversal(
     mean = x.mean(1, keepdim=True)
     if model.likelihood is Likelihood.BERNOULLI:
         mean = mean.clamp(EDGE, 1 - EDGE)
-        rolled_cost = -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
-    else:
-        rolled_cost = cost(model.decode(rolled), x)
+
+    def cost_of_rolling(axis: int) -> Tensor:
+        rolled = roll_to_all(model, t, start, rate, axis)
+        if model.likelihood is Likelihood.BERNOULLI:
+            return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
+        return cost(model.decode(rolled), x)
+
+    costs = torch.stack([cost_of_rolling(axis or 0) for axis in topography.axes])
+    # of several axes, each sequence takes the one that shows best what was seen
+    best = costs[:, :, window_frames].mean(2).argmin(0)
+    rolled_cost = costs.gather(0, best[None, :, None].expand(1, *x.shape[:2]))[0]
     return Traversal(
         rolled=rolled_cost.cpu(),
         orbit_mean=cost(mean, x).cpu(),
         perfect=cost(x, x).cpu(),
         unseen=unseen.cpu(),
         moving=moving.cpu(),
+        axis=best.cpu(),
     )
 
 

@@ -1,0 +1,169 @@
+"""Frames one at a time, frames that are missing, and what is predicted of them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import EXTENSIONS, every, every_topography
+
+import topocaps as tc
+from topocaps.metrics import traversal, unseen_lags
+
+FRAME = (1, 4, 4)
+
+
+def tvae(topography, **settings):
+    return tc.TopographicVAE.mlp(
+        frame_shape=FRAME, topography=topography, hidden=(9,), mu=-5.0, **settings
+    )
+
+
+@every({name: one for name, one in EXTENSIONS.items() if one[0].causal})
+def test_streaming_is_the_batch_call_frame_by_frame(topography, frames):
+    model, x = tvae(topography), torch.rand(3, frames, *FRAME)
+    stream = model.stream()
+    one_by_one = torch.stack([stream(x[:, n]) for n in range(frames)], 1)
+    torch.testing.assert_close(one_by_one, model.encode(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_stream_predicts_by_rolling_ahead():
+    model = tvae(tc.Topography(2, (5,), window=3, causal=True))
+    stream = model.stream()
+    with pytest.raises(tc.BadInput, match="nothing has been seen"):
+        stream.predict()
+    t = stream(torch.rand(2, *FRAME))
+    ahead = stream.predict(3)
+    assert ahead.shape == (2, 3, *FRAME)
+    torch.testing.assert_close(ahead[:, 1], model.decode(t.roll(2, -1)))
+    still = stream.predict(2, rate=0.0)
+    torch.testing.assert_close(still[:, 0], model.decode(t))
+
+
+def test_what_sees_the_future_cannot_stream():
+    with pytest.raises(tc.BadInput, match="causal=True"):
+        tvae(tc.Topography(2, (5,), window=3)).stream()
+    vae = tc.VAE.mlp(frame_shape=FRAME, topography=tc.Topography(2, (5,)), hidden=(9,))
+    x = torch.rand(2, 3, *FRAME)
+    stream = vae.stream()
+    torch.testing.assert_close(torch.stack([stream(x[:, n]) for n in range(3)], 1), vae.encode(x))
+
+
+@every_topography
+def test_missing_frames_take_no_part(topography, frames):
+    """Their terms are 0, and nothing depends on what stands in their place, NaN included."""
+    model, x = tvae(topography), torch.rand(2, frames, *FRAME)
+    mask = torch.ones(2, frames, dtype=torch.bool)
+    mask[0, 1] = mask[1, 0] = False
+    other = torch.where(mask[..., None, None, None], x, torch.nan)
+    found = []
+    for frames_given in (x, other):
+        torch.manual_seed(3)
+        found.append(model(frames_given, mask))
+    for name in ("log_px_given_t", "kl_z", "kl_u"):
+        one, same = (getattr(evidence, name) for evidence in found)
+        torch.testing.assert_close(one, same)
+        assert (one[~mask] == 0).all() and (one[mask] != 0).all()
+    torch.testing.assert_close(model.encode(x, mask=mask), model.encode(other, mask=mask))
+    whole = torch.ones_like(mask)
+    torch.testing.assert_close(model.encode(x, mask=whole), model.encode(x))
+
+
+class Rolls(tc.VAE):
+    """Frames of one row of pixels, which are its capsule: t is the frame, and decodes to it."""
+
+    @classmethod
+    def make(cls, topography):
+        sites = topography.shape[0]
+        model = cls.mlp(frame_shape=(1, 1, sites), topography=topography, hidden=(3,))
+        model.encode = lambda x, sample=False, mask=None: x[:, :, :1, 0]
+        model.decode = lambda t: t[..., None, :].clamp(0, 1)
+        return model
+
+    rate = 1.0
+
+
+def bars(sites, frames, shift=1):
+    """A bright site that moves ``shift`` sites a frame, from another start in every sequence."""
+    x = torch.zeros(sites, frames, 1, 1, sites)
+    for n in range(sites):
+        for frame in range(frames):
+            x[n, frame, 0, 0, (n + shift * frame) % sites] = 1
+    return x
+
+
+@pytest.mark.parametrize("velocity", [1.0, 2.0, -1.0])
+def test_missing_frames_are_filled_by_rolling_the_nearest_one(velocity):
+    x = bars(6, 6, int(velocity))
+    model = Rolls.make(tc.Topography(1, (6,), velocity=velocity))
+    mask = torch.rand(6, 6) > 0.5
+    mask[:, 2] = True
+    filled = model.fill(torch.where(mask[..., None, None, None], x, 0.3), mask, rate=velocity)
+    torch.testing.assert_close(filled, x)
+    held = model.fill(x, mask, rate=0.0)
+    assert torch.equal(held[mask], x[mask]) and not torch.equal(held, x)
+    with pytest.raises(tc.BadInput, match="no frame is there"):
+        model.fill(x, torch.zeros(6, 6, dtype=torch.bool))
+    with pytest.raises(tc.BadInput, match="True where a frame is there"):
+        tvae(tc.Topography(1, (5,)))(torch.rand(1, 3, *FRAME), torch.ones(1, 2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_a_perfect_roll_gains_everything_wherever_time_begins(causal, cyclic):
+    """From the first window on, from the middle, or round: frames that were not seen are met."""
+    topography = tc.Topography(1, (12,), causal=causal, cyclic=cyclic)
+    model = Rolls.make(topography)
+    x = torch.zeros(2, 6, 1, 1, 12)
+    for n in range(2):
+        for frame in range(6):
+            x[n, frame, 0, 0, n + 3 + frame] = 1
+    if cyclic:
+        x, model = bars(6, 6), Rolls.make(replace(topography, shape=(6,)))
+    model.x_given_t.forward = lambda t: torch.distributions.Independent(
+        torch.distributions.Bernoulli(model.decode(t).clamp(1e-4, 1 - 1e-4), validate_args=False), 3
+    )
+    walked = traversal(model, x, window=3)
+    assert walked.overall > 0.98
+    assert walked.unseen.sum(1).tolist() == [len(unseen_lags(3, 6, causal))] * len(x)
+
+
+def test_unseen_lags_are_those_outside_the_window():
+    for window in range(1, 8):
+        for causal in (False, True):
+            seen = range(1 - window, 1) if causal else range(-(window // 2), (window + 1) // 2)
+            lags = set(unseen_lags(window, 7, causal))
+            assert lags == set(range(7)) - {lag % 7 for lag in seen}
+
+
+def test_of_two_axes_each_sequence_rolls_along_its_own():
+    """Some sequences move down, some to the right; each is met along its own axis."""
+    topography = tc.Topography(1, (5, 5), (1, 1), window=3)
+    assert topography.axes == (0, 1)
+    x = torch.zeros(8, 5, 1, 5, 5)
+    for n in range(8):
+        for frame in range(5):
+            row, column = (n + frame, n) if n % 2 else (n, n + frame)
+            x[n, frame, 0, row % 5, column % 5] = 1
+    model = tc.TopographicVAE.mlp(frame_shape=(1, 5, 5), topography=topography, hidden=(3,))
+    model.encode = lambda x, sample=False, mask=None: x
+    model.decode = lambda t: t
+    model.x_given_t.forward = lambda t: torch.distributions.Independent(
+        torch.distributions.Bernoulli(t.clamp(1e-4, 1 - 1e-4), validate_args=False), 3
+    )
+    walked = traversal(model, x)
+    assert walked.overall > 0.98 and walked.axis.tolist() == [1, 0] * 4
+
+
+def test_the_prior_of_two_axes_is_eq_21():
+    """t (sum of roots of energies, one an axis) = z - mu."""
+    topography = tc.Topography(2, (4, 3), (3, 1), window=3)
+    z, u = torch.randn(2, 5, 5, 2, 4, 3).double()
+    t = tc.studentize(z, u, topography, mu=-2.0)
+    roots = [
+        (u.square().flatten(1) @ topography.matrix(5, axis).double().T).sqrt() for axis in (0, 1)
+    ]
+    torch.testing.assert_close(t.flatten(1) * sum(roots), z.flatten(1) + 2.0)
+    drawn = tc.TopographicStudentT(topography, 5, mu=-20.0)
+    mean = drawn.rsample((4000,)).mean()
+    assert math.isclose(mean, drawn.mean.mean(), rel_tol=0.25)  # near, as it says

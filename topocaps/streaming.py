@@ -1,0 +1,61 @@
+"""Frames that come one at a time, for causal topographies: a state, and what comes next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput
+
+if TYPE_CHECKING:
+    from topocaps.models import SequenceModel
+
+
+class Stream:
+    """Latents of frames as they come, the same as those of the whole sequence at once.
+
+    Keeps the squares u² of the last window. ``stream(frame)`` takes (batch, *frame) and gives
+    t: (batch, capsules, *shape); ``stream.predict(n)`` rolls the last t ahead and decodes it.
+    """
+
+    def __init__(self, model: SequenceModel) -> None:
+        topography = model.topography
+        if topography.window > 1 and not topography.causal:
+            raise BadInput(
+                "only a causal model can take frames one at a time: its topography needs "
+                "causal=True (or window=1)"
+            )
+        self.model = model
+        self.t: Tensor | None = None
+        self._squares: list[Tensor] = []
+
+    @torch.no_grad()
+    def __call__(self, frame: Tensor) -> Tensor:
+        model, window = self.model, self.model.topography.window
+        x = frame[:, None]
+        model.check(x, whole=False)
+        q = model.posterior(x)
+        u = None
+        if q.u is not None:
+            squares = q.u.mean.square() + q.u.variance
+            # time begins with its first frame, as often as the window asks for
+            past = self._squares or [squares] * (window - 1)
+            self._squares = [*past, squares][-window:]
+            u = torch.cat(self._squares, 1).sqrt()
+        z = q.z.mean.expand(-1, window if u is not None else 1, *q.z.mean.shape[2:])
+        self.t = model.latents(z, u)[:, -1]
+        return self.t
+
+    @torch.no_grad()
+    def predict(self, frames: int = 1, rate: float | None = None) -> Tensor:
+        """The coming frames, (batch, frames, *frame): the last t, rolled ``rate`` sites a frame.
+
+        ``rate`` is the topography's velocity unless given.
+        """
+        if self.t is None:
+            raise BadInput("nothing has been seen yet: give the stream a frame first")
+        rate = self.model.topography.velocity if rate is None else rate
+        ahead = [self.model.roll(self.t, rate * (n + 1)) for n in range(frames)]
+        return self.model.decode(torch.stack(ahead, 1))
