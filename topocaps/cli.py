@@ -124,7 +124,8 @@ def traverse(
     held_out = study.data_of(run, finished.settings, data).held_out
     window = finished.metrics["traversal"]["window"]
     shown = study.examples(held_out, each)
-    figure = figures.traversals(finished.model, shown, held_out.names, window)
+    rate = finished.settings.get("rate", 1.0)
+    figure = figures.traversals(finished.model, shown, held_out.names, window, rate)
     path = out or finished.folder.figures / "traversal.png"
     if path.is_dir():
         raise BadInput(f"{path} is a folder: name a file in it, such as {path / 'traversal.png'}")

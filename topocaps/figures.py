@@ -22,6 +22,7 @@ from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
+from topocaps.learned import LearnedTopography
 from topocaps.metrics.traversal import roll_to_all, start_of, traversal, unseen_lags
 from topocaps.models import SequenceModel
 from topocaps.topography import Topography
@@ -39,6 +40,10 @@ BY_LAG_CAPTION = (
 TOPOGRAPHY_CAPTION = (
     "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), "
     "and with how many of them in common every other latent's energy is tied to its own (right)."
+)
+LEARNED_CAPTION = (
+    "What was learned of W: how much of u² so many frames and sites from a latent counts in its "
+    "energy; where it began, the mean over capsules, and some capsules."
 )
 TORUS_CAPTION = (
     "The test image that excites each site of the torus most, flattened (Fig. 3), and the classes "
@@ -163,6 +168,31 @@ def topography(topography: Topography, frames: int) -> Figure:
         axis.set_xlabel("frame")
         axis.set_ylabel("site")
         figure.colorbar(image, ax=axis, fraction=0.046)
+    return figure
+
+
+@torch.no_grad()
+def learned(topography: LearnedTopography) -> Figure:
+    """Kernels that were learned (over time and sites from here): where they began, their mean over
+    capsules, and some capsules' own."""
+    sites, frames = topography.start.shape[0], list(topography.start._frames)
+    before = LearnedTopography(topography.start, topography.learned).kernel
+    now = topography.kernel.cpu()
+    shown = {"at first": before[0], "mean of capsules": now.mean(0)}
+    shown |= {f"capsule {n}": now[n] for n in range(min(4, len(now)))}
+    figure, axes = _canvas(2, 3, (9.4, 5.6))
+    for axis, (title, kernel) in zip(axes, shown.items(), strict=False):
+        centred = kernel.roll(sites // 2, 1).T.numpy()  # sites window
+        extent = (frames[0] - 0.5, frames[-1] + 0.5, -(sites // 2) - 0.5, (sites - 1) // 2 + 0.5)
+        image = axis.imshow(
+            centred, cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=extent
+        )
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("frames from here")
+        axis.set_ylabel("sites from here")
+        figure.colorbar(image, ax=axis, fraction=0.046)
+    for axis in axes[len(shown) :]:
+        axis.set_axis_off()
     return figure
 
 

@@ -20,6 +20,7 @@ from topocaps.evidence import (
     kl_to_standard_normal,
     log_ratio_to_standard_normal,
 )
+from topocaps.learned import Learned, LearnedTopography, learn
 from topocaps.networks import (
     FrameDecoder,
     GaussianEncoder,
@@ -43,9 +44,12 @@ class SequenceModel(nn.Module, ABC):
     What the two models share. A model knows its posterior, how z and u become t, and its prior.
     """
 
-    def __init__(self, x_given_t: nn.Module, topography: Topography) -> None:
+    topography: Topography
+
+    def __init__(self, x_given_t: nn.Module, topography: Topography | LearnedTopography) -> None:
         super().__init__()
-        self.x_given_t, self.topography = x_given_t, topography
+        self.x_given_t = x_given_t
+        self.topography = topography  # type: ignore[assignment]
         self.config: dict[str, Any] | None = (
             None  #: what rebuilds it; None for networks of your own
         )
@@ -252,7 +256,7 @@ class TopographicVAE(SequenceModel):
         z_given_x: nn.Module,
         u_given_x: nn.Module,
         x_given_t: nn.Module,
-        topography: Topography,
+        topography: Topography | LearnedTopography,
         mu: float = -30.0,
     ) -> None:
         super().__init__(x_given_t, topography)
@@ -269,10 +273,12 @@ class TopographicVAE(SequenceModel):
         norm: Norm | str = Norm.NONE,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         centred: bool = False,
+        learned: Learned | str = Learned.NOTHING,
     ) -> Self:
         """The paper's networks (A.3); ``hidden`` are an encoder's, a decoder has them reversed.
 
-        ``centred`` (not the paper's) lets the decoder see t less its mean under the prior.
+        ``centred`` (not the paper's) lets the decoder see t less its mean under the prior;
+        ``learned`` says what of the topography is a parameter.
         """
         if centred and topography.degrees_of_freedom < 2:
             raise BadInput(
@@ -282,8 +288,10 @@ class TopographicVAE(SequenceModel):
         networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
         decoder = networks.decoder(centre if centred else 0.0)
-        model = cls(*encoders, decoder, topography, mu)
-        own = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
+        model = cls(*encoders, decoder, learn(topography, learned), mu)
+        own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
+        if Learned(learned) is not Learned.NOTHING:
+            own["learned"] = Learned(learned).value
         model.config = networks.config() | own
         return model
 

@@ -105,7 +105,8 @@ def _show(run: Finished, folder: Path, data: Path | None) -> None:
         return
     shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
     window = run.metrics["traversal"]["window"]
-    picture = figures.traversals(run.model, shown, held_out.names, window)
+    rate = run.settings.get("rate", 1.0)
+    picture = figures.traversals(run.model, shown, held_out.names, window, rate)
     figures.save(picture, folder / "traversals.png", dpi=80)
 
 

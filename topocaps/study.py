@@ -14,6 +14,7 @@ from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.errors import BadInput, Interrupted
 from topocaps.files import make_folder, read_json, write_atomically, write_json
+from topocaps.learned import LearnedTopography
 from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, Splits, find
@@ -144,7 +145,8 @@ def evaluate_run(
     def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
         fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
         window = settings["unseen_window"]
-        found = evaluate(which.to(where), fixed, window=window, seed=EVALUATION_SEED)
+        rate = settings.get("rate", 1.0)
+        found = evaluate(which.to(where), fixed, window=window, rate=rate, seed=EVALUATION_SEED)
         return {**found, "map": _map(which, fixed)} if is_map(which) else found
 
     history = folder.records()
@@ -226,6 +228,7 @@ def section(run: Finished) -> Section:
         "traversal": figures.TRAVERSAL_CAPTION,
         "by_lag": figures.BY_LAG_CAPTION,
         "topography": figures.TOPOGRAPHY_CAPTION,
+        "learned": figures.LEARNED_CAPTION,
         "history": figures.HISTORY_CAPTION,
     }
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
@@ -251,15 +254,17 @@ def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
     window = run.metrics["traversal"]["window"]
-    drawn = {
-        "topography": figures.topography(run.model.topography, held_out.frames),
-        "history": figures.history(run.folder.records()),
-    }
+    drawn = {"history": figures.history(run.folder.records())}
+    if isinstance(run.model.topography, LearnedTopography):
+        drawn["learned"] = figures.learned(run.model.topography)
+    else:
+        drawn["topography"] = figures.topography(run.model.topography, held_out.frames)
     if is_map(run.model):
         drawn["torus"] = figures.torus(*strongest(run.model, held_out))
     else:
         shown = examples(held_out)
-        drawn["traversal"] = figures.traversals(run.model, shown, held_out.names, window)
+        rate = run.settings.get("rate", 1.0)
+        drawn["traversal"] = figures.traversals(run.model, shown, held_out.names, window, rate)
         drawn["by_lag"] = figures.by_lag({run.name: run.metrics})
     for name, figure in drawn.items():
         figures.save(figure, run.folder.figures / f"{name}.png")

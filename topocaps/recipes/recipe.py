@@ -10,6 +10,7 @@ from typing import Any
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput, whole_number
+from topocaps.learned import Learned
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
 from topocaps.recipes.data import Data
@@ -33,6 +34,8 @@ class Recipe:
     norm: Norm = Norm.NONE
     likelihood: Likelihood = Likelihood.BERNOULLI
     centred: bool = False  #: the decoder sees t less its mean under the prior (not the paper's)
+    learned: Learned = Learned.NOTHING  #: of the topography
+    rate: float = 1.0  #: sites a frame that the data ask for
     unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
     claims: Mapping[str, Any] = field(default_factory=dict)
 
@@ -49,6 +52,8 @@ class Recipe:
             raise BadInput(f"mu must be finite, not {self.mu}")
         if not isinstance(self.centred, bool):
             raise BadInput(f"centred must be true or false, not {self.centred!r}")
+        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or self.rate <= 0:
+            raise BadInput(f"rate must be more than 0 sites a frame, not {self.rate!r}")
         if self.unseen_window is not None:
             window = whole_number("unseen_window", self.unseen_window)
             if window < self.topography.window:
@@ -56,7 +61,7 @@ class Recipe:
                     f"unseen_window {window} is less than the model's window "
                     f"{self.topography.window}: what the model has seen is not unseen"
                 )
-        for name, kind in (("norm", Norm), ("likelihood", Likelihood)):
+        for name, kind in (("norm", Norm), ("likelihood", Likelihood), ("learned", Learned)):
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, kind(value))
@@ -68,7 +73,7 @@ class Recipe:
         """The model, initialised from ``seed``."""
         if not 0 <= seed < 2**63:
             raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
-        own = {"mu": self.mu, "centred": self.centred}
+        own = {"mu": self.mu, "centred": self.centred, "learned": self.learned}
         settings: dict[str, Any] = {} if self.model is VAE else own
         with seeded(seed):
             return self.model.mlp(
@@ -86,6 +91,7 @@ class Recipe:
             "name": self.name,
             "data": {"kind": type(self.data).__name__, **asdict(self.data)},
             "unseen_window": self.unseen_window,
+            "rate": self.rate,
             "claims": dict(self.claims),
         }
 
@@ -100,6 +106,7 @@ class Recipe:
             "hidden": self.hidden,
             "mu": None if self.model is VAE else self.mu,
             "centred": self.centred and self.model is not VAE,
+            "learned": self.learned.value,
             "norm": self.norm.value,
             "likelihood": self.likelihood.value,
             "training": describe_training(self.training),

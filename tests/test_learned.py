@@ -1,0 +1,96 @@
+"""Topographies that are learned: they start where they are told, and can go elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import topocaps as tc
+from topocaps.figures import learned as figure_of
+from topocaps.learned import LearnedTopography
+from topocaps.models import build
+
+FRAME = (1, 4, 4)
+STARTS = {
+    "tvae": tc.Topography(3, (6,), (3,), window=5),
+    "even": tc.Topography(2, (5,), (2,), window=4),
+    "bubble": tc.Topography(2, (6,), (3,), window=3, velocity=0),
+    "half": tc.Topography(2, (6,), (1,), window=5, velocity=0.5),
+    "whole": tc.Topography(2, (7,), (1,), window=7, velocity=2),
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("learned", ["weights", "velocity"])
+def test_it_starts_as_the_topography_it_is_given(start, learned):
+    u2 = torch.rand(4, 7, start.capsules, *start.shape)
+    one = LearnedTopography(start, learned)
+    near = {"weights": 0.2, "velocity": 1e-5}[learned]  # no weight is 0 that can grow
+    torch.testing.assert_close(one.pool(u2), start.pool(u2), rtol=1e-4, atol=near)
+    assert (one.kernel >= 0).all() and one.window == start.window and one.axes == (None,)
+
+
+def test_from_the_identity_nothing_is_shared_at_first():
+    start = tc.Topography(2, (6,), (3,), window=5)
+    u2 = torch.rand(4, 6, 2, 6)
+    pooled = LearnedTopography(start, "from-identity").pool(u2)
+    torch.testing.assert_close(pooled, u2, rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("learned", ["weights", "from-identity", "velocity"])
+def test_the_weights_are_learned_with_the_model(learned):
+    start = tc.Topography(2, (6,), (1,), window=3, velocity=0.8)
+    settings = dict(frame_shape=FRAME, topography=start, hidden=(8,), mu=-5.0)
+    model = tc.TopographicVAE.mlp(**settings, learned=learned)
+    before = model.topography.kernel.detach().clone()
+    x = torch.rand(20, 6, *FRAME)
+    training = tc.Training(tc.Adam(1e-2), batch=5, epochs=3)
+    tc.fit(model, x, training=training)
+    after = model.topography.kernel.detach()
+    assert (after - before).abs().max() > 1e-3 and (after >= 0).all()
+    again = build(model.config)
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again.encode(x), model.encode(x))
+    assert len(figure_of(model.topography).axes) >= 4
+    moved = model.topography.pool(torch.rand(2, 6, 2, 6).requires_grad_())
+    assert moved.shape == (2, 6, 2, 6) and moved.requires_grad
+
+
+def test_a_capsule_finds_the_velocity_of_what_moves():
+    """Energies that move a site a frame are pooled best at that velocity."""
+    start = tc.Topography(1, (12,), (1,), window=5, velocity=0.6)
+    one = LearnedTopography(start, "velocity")
+    site, frame = torch.arange(12.0), torch.arange(6.0)[:, None]
+    bump = (torch.cos((site - frame) * 2 * torch.pi / 12) + 1).square()[None, :, None]
+    optimiser = torch.optim.Adam(one.parameters(), lr=0.02)
+    for _ in range(200):
+        optimiser.zero_grad()
+        middle = one.pool(bump)[:, 2:4]  # the wave does not close in time
+        (-middle.square().sum()).backward()
+        optimiser.step()
+    assert one.velocities.item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_has_no_w_to_learn_is_refused():
+    start = tc.Topography(2, (6,), (1,), window=3)
+    for other in (
+        replace(start, cyclic=False),
+        replace(start, causal=True),
+        tc.Topography(1, (3, 3)),
+    ):
+        with pytest.raises(tc.BadInput, match="have a W to learn"):
+            LearnedTopography(other, "weights")
+    with pytest.raises(tc.BadInput, match="learned must be one of"):
+        tc.TopographicVAE.mlp(frame_shape=FRAME, topography=start, learned="everything")
+
+
+def test_models_with_a_learned_topography_train_side_by_side_with_others():
+    start = tc.Topography(2, (6,), (1,), window=3)
+    settings = dict(frame_shape=FRAME, topography=start, hidden=(8,), mu=-5.0)
+    models = [
+        tc.TopographicVAE.mlp(**settings, learned=one) for one in ("weights", "nothing", "weights")
+    ]
+    runs = tc.fit_together(
+        models, torch.rand(12, 6, *FRAME), training=tc.Training(batch=4, epochs=1), seeds=[0, 1, 2]
+    )
+    assert all(run.failure is None for run in runs)

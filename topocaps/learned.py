@@ -1,0 +1,113 @@
+"""Topographies that are learned: the weights of W, or how fast each capsule moves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from topocaps.errors import BadInput
+from topocaps.topography import Topography
+
+NOTHING = -6.0  # of what softplus makes a weight: 0.0025, from which it can still grow
+
+
+class Learned(StrEnum):
+    """What of a topography is learned with the model."""
+
+    NOTHING = "nothing"
+    WEIGHTS = "weights"  #: W, from the one that is given
+    FROM_IDENTITY = "from-identity"  #: W over the same window, from sharing nothing
+    VELOCITY = "velocity"  #: sites a frame, of every capsule, from the one that is given
+
+
+class LearnedTopography(nn.Module):
+    """A topography whose kernel is a parameter, of every capsule its own.
+
+    The kernel (capsules, window, sites) says how much of u² at time δ and site o from here counts:
+    W is the same everywhere, in time and along the capsule. In all else it is the topography it
+    starts from (``start``), and takes its place in a model.
+    """
+
+    def __init__(self, start: Topography, learned: Learned | str) -> None:
+        super().__init__()
+        if len(start.shape) > 1 or not start.cyclic or start.causal or not start.corners:
+            raise BadInput(
+                "only cyclic capsules of one axis with a centred window have a W to learn"
+            )
+        self.start, self.learned = start, Learned(learned)
+        if self.learned is Learned.VELOCITY:
+            self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
+        else:
+            self.raw = nn.Parameter(self._raw())
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "start":
+                raise
+            return getattr(self.start, name)
+
+    @property
+    def kernel(self) -> Tensor:
+        """The weights, none below 0: (capsules, window, sites)."""
+        if self.learned is not Learned.VELOCITY:
+            return softplus(self.raw)
+        time = torch.tensor(list(self.start._frames)).to(self.velocities)
+        place = self.velocities[:, None, None, None] * time[:, None, None]  # capsules window 1 1
+        reach = torch.tensor(list(self.start._reach(0))).to(self.velocities)
+        sites = self.start.shape[0]
+        offset = torch.arange(sites).to(self.velocities)[:, None] - place - reach
+        apart = (offset + sites / 2).remainder(sites) - sites / 2  # the short way round
+        return (1 - apart.abs()).clamp_min(0).sum(-1)
+
+    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
+        """W applied to u²: (batch, time, capsules, sites) to the same shape."""
+        frames = energy.shape[-3]
+        self.start.check(frames)
+        w = self._matrices(frames)  # capsules (time site) (time site)
+        rows = energy.transpose(-3, -2).flatten(-2)  # … capsules (time site)
+        pooled = torch.einsum("...ci,cji->...cj", rows, w)
+        return pooled.unflatten(-1, (frames, -1)).transpose(-3, -2)
+
+    def _matrices(self, frames: int) -> Tensor:
+        """Every capsule's W, from its kernel."""
+        kernel, sites = self.kernel, self.start.shape[0]
+        place = torch.arange(frames * sites, device=kernel.device)
+        time, site = place // sites, place % sites
+        later = (time - time[:, None]) % frames  # from row to column
+        further = (site - site[:, None]) % sites
+        full = kernel.new_zeros(len(kernel), frames, sites)
+        window = torch.tensor([d % frames for d in self.start._frames], device=kernel.device)
+        full = full.index_copy(1, window, kernel)
+        return full[:, later, further]
+
+    def _raw(self) -> Tensor:
+        start = self.start
+        if self.learned is Learned.FROM_IDENTITY:
+            kernel = torch.zeros(start.window, start.shape[0])
+            kernel[list(start._frames).index(0), 0] = 1
+        else:
+            one = Topography(1, start.shape, start.reach, start.window, start.velocity)
+            row = one.matrix(start.window)[0].reshape(start.window, start.shape[0])  # of frame 0
+            kernel = row[[d % start.window for d in start._frames]]
+        raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), NOTHING)
+        return raw.expand(start.capsules, -1, -1).clone()
+
+
+def _inverse_softplus(value: Tensor) -> Tensor:
+    return value + torch.log(-torch.expm1(-value))
+
+
+def learn(topography: Topography, learned: Learned | str) -> Topography | LearnedTopography:
+    """The topography, or one that starts from it."""
+    try:
+        learned = Learned(learned)
+    except ValueError:
+        known = ", ".join(Learned)
+        raise BadInput(f"learned must be one of {known}, not {learned!r}") from None
+    return topography if learned is Learned.NOTHING else LearnedTopography(topography, learned)
