@@ -17,7 +17,7 @@ from topocaps.arithmetic import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.files import make_folder
 from topocaps.recipes import RECIPES, find
-from topocaps.reproduce import names
+from topocaps.reproduce import named, names
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.version import __version__
 
@@ -122,10 +122,9 @@ def traverse(
     """
     finished = study.Finished.open(run)
     held_out = study.data_of(run, finished.settings, data).held_out
-    window = finished.metrics["traversal"]["window"]
     shown = study.examples(held_out, each)
-    rate = finished.settings.get("rate", 1.0)
-    figure = figures.traversals(finished.model, shown, held_out.names, window, rate)
+    how = study.how_to_walk(finished.settings)
+    figure = figures.traversals(finished.model, shown, held_out.names, **how)
     path = out or finished.folder.figures / "traversal.png"
     if path.is_dir():
         raise BadInput(f"{path} is a folder: name a file in it, such as {path / 'traversal.png'}")
@@ -136,7 +135,7 @@ def traverse(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help=f"One of {', '.join(names())}, or all.")],
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(names())}, extensions, or all.")],
     epochs: Annotated[int | None, typer.Option(help="Instead of the papers' 100.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.", min=1)] = 3,
     out: Annotated[
@@ -150,11 +149,9 @@ def reproduce(
 
     Example: topocaps reproduce table1 --epochs 1 --seeds 1 --data mnist
     """
-    if what not in (*names(), "all"):
-        raise BadInput(f"there is no {what!r} to reproduce; there are {', '.join(names())} and all")
     short = "" if epochs is None else "-short"
     page = run_tables(
-        names() if what == "all" else [what],
+        named(what),
         out or Path(f"results{short}"),
         runs or Path("runs") / f"reproduce{short}",
         epochs,

@@ -71,6 +71,7 @@ def traversals(
     window: int | None = None,
     rate: float = 1.0,
     seed: int = 0,
+    closed: bool | None = None,
 ) -> Figure:
     """Input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
     x = batch.x
@@ -80,11 +81,12 @@ def traversals(
     down, across = (size + GAP for size in x.shape[-2:])
     with seeded(seed):
         t = model.encode(x, sample=True)
-    start = start_of(model.topography, window or model.topography.window, frames)
-    walked = traversal(model, x, batch.factors, rate, window, seed)
+    closed = model.topography.cyclic if closed is None else closed
+    start = start_of(model.topography, window or model.topography.window, frames, closed)
+    walked = traversal(model, x, batch.factors, rate, window, seed, closed)
     rolled = torch.stack(
         [
-            roll_to_all(model, t[n : n + 1], start, rate, axis)[0]
+            roll_to_all(model, t[n : n + 1], start, rate, axis, closed)[0]
             for n, axis in enumerate(walked.axis.tolist())
         ]
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from topocaps import figures
+from topocaps.errors import BadInput
+from topocaps.learned import LearnedTopography
 from topocaps.metrics import evaluate
 from topocaps.recipes import Recipe
 from topocaps.recipes.claims import CLAIMS
@@ -20,6 +22,7 @@ from topocaps.study import (
     Say,
     data_of,
     examples,
+    how_to_walk,
     is_map,
     run_jobs,
     strongest,
@@ -69,9 +72,21 @@ def reproduce(
     return results.write_page()
 
 
+EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "missing")
+
+
 def names() -> list[str]:
     """Everything there is to reproduce."""
     return [*TABLES, "claims"]
+
+
+def named(what: str) -> list[str]:
+    """What is meant: one of these, all extensions, or everything."""
+    groups = {"all": names(), "extensions": list(EXTENSIONS)}
+    if what not in {*groups, *names()}:
+        known = f"{', '.join(names())}, extensions and all"
+        raise BadInput(f"there is no {what!r} to reproduce; there are {known}")
+    return groups.get(what, [what])
 
 
 def recipes_of(name: str) -> tuple[Recipe, ...]:
@@ -103,10 +118,11 @@ def _show(run: Finished, folder: Path, data: Path | None) -> None:
         picture = figures.torus(*strongest(run.model, held_out))
         figures.save(picture, folder / "torus.png")
         return
+    if isinstance(run.model.topography, LearnedTopography):
+        figures.save(figures.learned(run.model.topography), folder / "learned.png")
     shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
-    window = run.metrics["traversal"]["window"]
-    rate = run.settings.get("rate", 1.0)
-    picture = figures.traversals(run.model, shown, held_out.names, window, rate)
+    how = how_to_walk(run.settings)
+    picture = figures.traversals(run.model, shown, held_out.names, **how)
     figures.save(picture, folder / "traversals.png", dpi=80)
 
 

@@ -144,9 +144,7 @@ def evaluate_run(
 
     def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
         fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
-        window = settings["unseen_window"]
-        rate = settings.get("rate", 1.0)
-        found = evaluate(which.to(where), fixed, window=window, rate=rate, seed=EVALUATION_SEED)
+        found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **how_to_walk(settings))
         return {**found, "map": _map(which, fixed)} if is_map(which) else found
 
     history = folder.records()
@@ -171,6 +169,12 @@ def evaluate_run(
     draw_figures(finished, splits.held_out)
     write_atomically(folder.report, page(settings["name"], [section(finished)]))
     return finished
+
+
+def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a recipe says of traversals: frames that count as unseen, speed, whether time closes."""
+    walk = {"window": settings["unseen_window"], "rate": settings.get("rate", 1.0)}
+    return walk | {"closed": settings.get("closed")}
 
 
 def is_map(model: SequenceModel) -> bool:
@@ -253,7 +257,6 @@ def section(run: Finished) -> Section:
 def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
-    window = run.metrics["traversal"]["window"]
     drawn = {"history": figures.history(run.folder.records())}
     if isinstance(run.model.topography, LearnedTopography):
         drawn["learned"] = figures.learned(run.model.topography)
@@ -263,8 +266,8 @@ def draw_figures(run: Finished, held_out: SequenceSet) -> None:
         drawn["torus"] = figures.torus(*strongest(run.model, held_out))
     else:
         shown = examples(held_out)
-        rate = run.settings.get("rate", 1.0)
-        drawn["traversal"] = figures.traversals(run.model, shown, held_out.names, window, rate)
+        how = how_to_walk(run.settings)
+        drawn["traversal"] = figures.traversals(run.model, shown, held_out.names, **how)
         drawn["by_lag"] = figures.by_lag({run.name: run.metrics})
     for name, figure in drawn.items():
         figures.save(figure, run.folder.figures / f"{name}.png")

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -139,7 +139,7 @@ class Topography:
                 replace(self, capsules=1), frames, axis, energy.dtype, energy.device
             )
             return pool_by(w, energy, self.shape)
-        return _Sums(self, frames, axis)(energy)
+        return _sums(replace(self, capsules=1), frames, axis, energy.device)(energy)
 
     def matrix(self, frames: int, axis: int | None = None) -> Tensor:
         """The same W, dense: rows run over (time, capsule, *site) in that order, columns over
@@ -230,22 +230,82 @@ class _Sums:
     Time is unrolled as far as the longest window would reach. In co-moving coordinates (site j of
     frame a is j + v a) a window stands still, and two running sums serve all of them. Frames whose
     v a lies equally far between two sites share coordinates: one such phase for whole velocities,
-    two for halves.
+    two for halves. All that depends on is worked out once, on the host.
     """
 
-    def __init__(self, topography: Topography, frames: int, axis: int | None) -> None:
-        self.topography, self.frames, self.axis = topography, frames, axis
-        self.dim = topography._along(axis) - len(topography.shape)
+    def __init__(
+        self, topography: Topography, frames: int, axis: int | None, device: torch.device
+    ) -> None:
+        self.topography = t = topography
+        self.axis = axis
+        self.dim = t._along(axis) - len(t.shape)
+        sites = t.shape[self.dim]
+        # site 0 of Z is at place ``first`` of what the sums over the reach leave
+        first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
+        self.places = t.u_shape[self.dim] - (0 if t.cyclic else t.reach[0] - 1)
+        unrolled = torch.arange(2 * frames - 1) + t._frames[0]
+        self.shown = t._frame(unrolled, frames).to(device)
+        begin = -t.velocity * torch.arange(frames).double()  # of coordinates, in a frame's sites
+        begin = torch.where((begin - begin.round()).abs() < NEAR, begin.round(), begin)
+        whole = begin.floor()
+        groups: dict[int, list[int]] = {}
+        for frame, phase in enumerate((begin - whole).tolist()):
+            groups.setdefault(round(phase / NEAR), []).append(frame)
+        self.phases = [
+            self._phase(torch.tensor(mine), begin, whole, unrolled, sites, first, device)
+            for mine in groups.values()
+        ]
+        order = torch.tensor([frame for mine in groups.values() for frame in mine]).argsort()
+        self.order = order.to(device)
+
+    def _phase(
+        self,
+        mine: Tensor,
+        begin: Tensor,
+        whole: Tensor,
+        unrolled: Tensor,
+        sites: int,
+        first: int,
+        device: torch.device,
+    ) -> _Phase:
+        """For frames whose coordinates lie equally far between sites."""
+        t, begins = self.topography, whole[mine].long()
+        least = 0 if t.cyclic else int(begins.min())
+        wide = sites if t.cyclic else sites + int(begins.max()) - least
+        at = (begin - whole)[mine[0]] + t.velocity * unrolled.double()
+        at = torch.where((at - at.round()).abs() < NEAR, at.round(), at)
+        below = torch.arange(wide)[:, None] + least + first + at.floor().long()
+        back = torch.arange(sites)[:, None] + begins - least
+        part = at - at.floor()
+        return _Phase(
+            frames=mine.to(device),
+            below=self._inside(below, self.places).to(device),
+            above=self._inside(below + 1, self.places).to(device) if part.any() else None,
+            part=part.to(device),
+            back=self._inside(back, wide).to(device),
+        )
+
+    def _inside(self, place: Tensor, places: int) -> Tensor:
+        """What an open capsule has not is never asked for in the end."""
+        return place % places if self.topography.cyclic else place.clamp(0, places - 1)
 
     def __call__(self, energy: Tensor) -> Tensor:
         t = self.topography
         for n, k in enumerate(t.reach):
             if k > 1 and self.axis in (None, n):
                 energy = self._over_reach(energy, n - len(t.shape), k)
-        # … site time; site 0 of Z is at place ``first``
-        energy = energy.movedim((self.dim, -len(t.shape) - 2), (-2, -1))
-        first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
-        return self._over_window(energy, first).movedim((-2, -1), (self.dim, -len(t.shape) - 2))
+        time = -len(t.shape) - 2
+        energy = energy.movedim((self.dim, time), (-2, -1))  # … site time
+        shown = energy[..., self.shown]
+        parts = []
+        for phase in self.phases:
+            comoving = _take(shown, phase.below)
+            if phase.above is not None:
+                part = phase.part.to(energy.dtype)
+                comoving = (1 - part) * comoving + part * _take(shown, phase.above)
+            summed = _window_sum(comoving, t.window)[..., phase.frames]
+            parts.append(_take(summed, phase.back))
+        return torch.cat(parts, -1)[..., self.order].movedim((-2, -1), (self.dim, time))
 
     def _over_reach(self, energy: Tensor, dim: int, k: int) -> Tensor:
         summed = _window_sum(energy.movedim(dim, -1), k)
@@ -253,38 +313,25 @@ class _Sums:
             return summed.roll(k // 2, -1).movedim(-1, dim)
         return summed[..., : summed.shape[-1] - k + 1].movedim(-1, dim)
 
-    def _over_window(self, energy: Tensor, first: int) -> Tensor:
-        t, device = self.topography, energy.device
-        sites, places = t.shape[self.dim], energy.shape[-2]
-        frames = torch.arange(self.frames, device=device)
-        begin = -t.velocity * frames.double()  # of co-moving coordinates, in sites of the frame
-        whole = begin.floor()
-        phase = (begin - whole).mul(2**20).round() % 2**20  # equal up to rounding
-        whole = (begin - phase / 2**20).round().long()
-        unrolled = torch.arange(2 * self.frames - 1, device=device) + t._frames[0]
-        shown = energy[..., t._frame(unrolled, self.frames)]
-        i = torch.arange(sites, device=device)[:, None]
-        parts, which = [], []
-        for one in phase.unique():
-            mine = (phase == one).nonzero().flatten()
-            least = 0 if t.cyclic else int(whole[mine].min())
-            wide = sites if t.cyclic else sites + int(whole[mine].max()) - least
-            at = (begin - whole)[mine[0]] + t.velocity * unrolled.double()
-            at = torch.where((at - at.round()).abs() < NEAR, at.round(), at)
-            j = torch.arange(wide, device=device)[:, None] + least + first + at.floor().long()
-            part = (at - at.floor()).to(energy.dtype)
-            comoving = self._take(shown, j, places)
-            if part.any():
-                comoving = (1 - part) * comoving + part * self._take(shown, j + 1, places)
-            summed = _window_sum(comoving, t.window)[..., mine]
-            parts.append(self._take(summed, i + whole[mine] - least, wide))
-            which.append(mine)
-        return torch.cat(parts, -1)[..., torch.cat(which).argsort()]
 
-    def _take(self, energy: Tensor, place: Tensor, places: int) -> Tensor:
-        """What is at these sites; what an open capsule has not is never asked for in the end."""
-        place = place % places if self.topography.cyclic else place.clamp(0, places - 1)
-        return energy.gather(-2, place.expand(*energy.shape[:-2], *place.shape))
+class _Phase(NamedTuple):
+    """Frames that share co-moving coordinates, and where these are."""
+
+    frames: Tensor
+    below: Tensor  # (coordinates, unrolled time) places
+    above: Tensor | None  # the next ones, where coordinates fall between two
+    part: Tensor  # of the way there
+    back: Tensor  # (sites, frames) coordinates
+
+
+def _take(energy: Tensor, place: Tensor) -> Tensor:
+    """What is at these places of the last axis but one."""
+    return energy.gather(-2, place.expand(*energy.shape[:-2], *place.shape))
+
+
+@functools.lru_cache(maxsize=64)
+def _sums(topography: Topography, frames: int, axis: int | None, device: torch.device) -> _Sums:
+    return _Sums(topography, frames, axis, device)
 
 
 def pool_by(w: Tensor, energy: Tensor, shape: tuple[int, ...]) -> Tensor:

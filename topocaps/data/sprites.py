@@ -9,17 +9,20 @@ import contextlib
 import functools
 import math
 import zipfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.files import cache_folder, write_atomically
 
 Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
 
 NAMES = ("shape", "scale", "orientation", "x", "y")
 SCALES = np.linspace(0.5, 1, 6)
@@ -31,6 +34,11 @@ ALL = (3, 6, 40, 32, 32)
 #: The subset of the papers: 3 shapes, the 5 largest scales, every other of the first 30
 #: orientations and positions; 50,625 images.
 SUBSET = (range(3), range(1, 6), range(0, 30, 2), range(0, 30, 2), range(0, 30, 2))
+#: Positions half a step apart, for sprites that move at half the speed; fewer orientations.
+HALF_STEPS = (range(3), range(1, 6), range(0, 30, 6), range(30), range(30))
+#: Of sprites that grow: where they are, and how.
+GROWING = (range(3), range(21), range(0, 30, 2), range(0, 30, 6), range(0, 30, 6))
+GROWTH = np.linspace(0.3, 1, 21)
 FRAMES = 15
 HELD_OUT = 0.2
 SPLIT_SEED = 0  # which orbits are held out is part of the data, never of a run
@@ -86,12 +94,15 @@ def render(
     return near
 
 
-def render_subset(resolution: int) -> NDArray[np.uint8]:
-    """The 50,625 images of the papers' subset as bytes, in the order of ``NAMES``."""
-    shapes, scales, orientations, xs, ys = SUBSET
+Subset = tuple[range, ...]
+
+
+def render_subset(resolution: int, subset: Subset = SUBSET, sizes: Floats = SCALES) -> Bytes:
+    """Images of all factors of a subset as bytes, in the order of ``NAMES``."""
+    shapes, scales, orientations, xs, ys = subset
     x, y = (p.ravel() for p in np.meshgrid(POSITIONS[xs], POSITIONS[ys], indexing="ij"))
     images = [
-        render(shape, SCALES[scale], ORIENTATIONS[orientation], x, y, resolution)
+        render(shape, sizes[scale], ORIENTATIONS[orientation], x, y, resolution)
         for shape in shapes
         for scale in scales
         for orientation in orientations
@@ -99,8 +110,9 @@ def render_subset(resolution: int) -> NDArray[np.uint8]:
     return np.concatenate(images).astype(np.uint8) * np.uint8(255)
 
 
-def _images(resolution: int) -> NDArray[np.uint8]:
-    """Rendered once, then read from the cache; without a usable cache, rendered again."""
+def _images(resolution: int) -> Bytes:
+    """The papers' 50,625, rendered once, then read from the cache; without a usable cache, rendered
+    again."""
     count = math.prod(map(len, SUBSET))
     try:
         file = cache_folder() / f"sprites-{resolution}-v1.bits"
@@ -118,7 +130,7 @@ def _images(resolution: int) -> NDArray[np.uint8]:
     return images
 
 
-def read_subset(archive: Path) -> NDArray[np.uint8]:
+def read_subset(archive: Path) -> Bytes:
     """The same subset of the official file, which has an image for all factors."""
     wanted = np.ravel_multi_index(np.meshgrid(*SUBSET, indexing="ij"), ALL).ravel()
     try:
@@ -131,36 +143,80 @@ def read_subset(archive: Path) -> NDArray[np.uint8]:
         raise BadInput(f"{archive} is not the dSprites file: {error}") from error
 
 
-def sprites(resolution: int = 64, archive: Path | None = None) -> tuple[Sequences, Sequences]:
-    """(training, held-out) sequences of 15 binary frames, (1, resolution, resolution).
+def sprites(
+    resolution: int = 64,
+    archive: Path | None = None,
+    speed: float = 1.0,
+    moving: Sequence[str] = (),
+) -> tuple[Sequences, Sequences]:
+    """(training, held-out) sequences of binary frames, (1, resolution, resolution).
 
-    Rendered, or read from dSprites' own file (``archive``, 64 x 64).
+    They come round. Rendered, or read from dSprites' own file (``archive``, 64 x 64).
 
-    An orbit is all values of x, y, orientation or scale (looped three times), the others fixed.
-    20 % of the orbits of each factor are held out; their single frames occur in training orbits of
-    other factors, their sequences do not.
+    An orbit is all values of x, y, orientation or scale (looped three times), the others fixed: 15
+    frames at ``speed`` 1. At speed 2 they are the same, every other one first; at speed 0.5 they
+    are 30, of x and y, half a step apart. 20 % of the orbits of each factor are held out; their
+    single frames occur in training orbits of other factors, their sequences do not. ``moving`` are
+    the factors that do, all of them unless given.
     """
+    can = NAMES[3:] if speed == 0.5 else NAMES[1:]
+    columns = [NAMES.index(name) for name in can if name in (moving or can)]
+    if unknown := set(moving) - set(can):
+        raise BadInput(f"of sprites, {', '.join(can)} move, not {', '.join(unknown)}")
     if resolution < 8:
         raise BadInput(f"sprites need a resolution of at least 8, not {resolution}")
-    if archive is not None and resolution != 64:
-        raise BadInput(f"dSprites has a resolution of 64, not {resolution}")
-    found = _images(resolution) if archive is None else read_subset(archive)
+    if archive is not None and (resolution != 64 or speed not in (1, 2)):
+        raise BadInput(f"dSprites has a resolution of 64, not {resolution}, and no half steps")
+    if speed not in (0.5, 1, 2):
+        raise BadInput(f"sprites move at speed 0.5, 1 or 2, not {speed}")
+    if speed == 0.5:
+        images = render_subset(resolution, HALF_STEPS)
+        return _split(images, HALF_STEPS, columns, lambda orbits: orbits, cyclic=True)
+
+    def visit(orbits: Tensor) -> Tensor:
+        order = torch.arange(FRAMES) * int(speed) % orbits.shape[1]
+        return orbits[:, order]
+
+    images = _images(resolution) if archive is None else read_subset(archive)
+    return _split(images, SUBSET, columns, visit, cyclic=True)
+
+
+def growing_sprites(resolution: int = 32) -> tuple[Sequences, Sequences]:
+    """(training, held-out) sequences of 15 frames in which sprites grow, from any of the first
+    seven of 21 sizes on, and do not come round. A fifth of the sprites is held out."""
+    images = render_subset(resolution, GROWING, GROWTH)
+
+    def visit(orbits: Tensor) -> Tensor:
+        return orbits.unfold(1, FRAMES, 1).flatten(0, 1)
+
+    return _split(images, GROWING, (1,), visit, cyclic=False)
+
+
+def _split(
+    found: Bytes,
+    subset: Subset,
+    columns: Iterable[int],
+    visit: Callable[[Tensor], Tensor],
+    cyclic: bool,
+) -> tuple[Sequences, Sequences]:
+    """Sequences in which each of these factors moves in turn; a fifth of the orbits apart."""
     images = torch.from_numpy(found)[:, None]
-    sizes = tuple(map(len, SUBSET))
+    sizes = tuple(map(len, subset))
     factors = torch.cartesian_prod(*map(torch.arange, sizes))
     grid = torch.arange(len(images)).reshape(sizes)
     generator = torch.Generator().manual_seed(SPLIT_SEED)
-    train, held_out = [], []
-    for column in range(1, len(sizes)):
+    train: list[tuple[Tensor, Tensor]] = []
+    held_out: list[tuple[Tensor, Tensor]] = []
+    for column in columns:
         orbits = grid.movedim(column, -1).flatten(0, -2)
-        orbits = orbits.repeat(1, FRAMES // sizes[column])
         orbits = orbits[torch.randperm(len(orbits), generator=generator)]
         held = round(HELD_OUT * len(orbits))
-        held_out.append((orbits[:held], torch.full((held,), column)))
-        train.append((orbits[held:], torch.full((len(orbits) - held,), column)))
+        for part, some in ((held_out, orbits[:held]), (train, orbits[held:])):
+            order = visit(some)
+            part.append((order, torch.full((len(order),), column)))
 
-    def gather(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> Sequences:
+    def gather(parts: list[tuple[Tensor, Tensor]]) -> Sequences:
         order, moving = map(torch.cat, zip(*parts, strict=True))
-        return Sequences(images, order, factors, NAMES, moving, cyclic=True)
+        return Sequences(images, order, factors, NAMES, moving, cyclic=cyclic)
 
     return gather(train), gather(held_out)

@@ -16,8 +16,10 @@ from topocaps.evidence import (
     log_weights,
     paper_estimate,
 )
+from topocaps.metrics.axes import axis_moved, axis_shares
 from topocaps.metrics.capcorr import CapCorr, observed_rolls
 from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
+from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.traversal import Traversal, traversal
 from topocaps.models import SequenceModel
 
@@ -34,10 +36,13 @@ def evaluate(
     rate: float = 1.0,
     seed: int = 0,
     batch: int = 128,
+    closed: bool | None = None,
 ) -> dict[str, Any]:
     """Bounds, equivariance error, CapCorr and traversal_gain over all of ``sequences``.
 
-    ``window`` decides which frames are unseen for the traversal (the model's own unless given).
+    ``window`` decides which frames are unseen for the traversal (the model's own unless given);
+    ``closed`` says whether sequences come round (as the topography does unless given). Frames that
+    are taken out and filled in again are of the first batch.
     Means come with 95 % intervals over sequences under ``intervals``.
     """
     sequences = Sequences.of(sequences)
@@ -47,9 +52,14 @@ def evaluate(
     values: dict[str, list[Tensor]] = {}
     rolls: dict[int, list[CapCorr]] = {}
     parts: list[Traversal] = []
+    several_axes, axes = model.topography.axes != (None,), []
+    filled: dict[str, dict[str, float]] = {}
     with seeded(seed):
         for one in sequences.batches(batch):
-            parts.append(traversal(model, one.x, one.factors, rate, window, seed=None))
+            walked = traversal(model, one.x, one.factors, rate, window, None, closed)
+            parts.append(walked)
+            if not filled and sequences.frames > 1:
+                filled = filled_costs(model, one.x, seed=seed)
             t = model.encode(one.x, sample=True)
             weights = log_weights(model, one.x, samples)
             found = {
@@ -63,6 +73,8 @@ def evaluate(
             for name, value in found.items():
                 values.setdefault(name, []).append(value.cpu())
             known = one.factors is not None
+            if one.factors is not None and several_axes:
+                axes.append((axis_moved(t, rate).cpu(), one.factors.cpu()))
             if one.factors is not None and model.topography.cyclic:  # an open end has no roll back
                 for column, found_rolls in observed_rolls(t, one.factors, rate).items():
                     rolls.setdefault(column, []).append(found_rolls)
@@ -88,8 +100,20 @@ def evaluate(
             "window": model.topography.window if window is None else window,
             "causal": model.topography.causal,
         },
+        "missing": filled,
+        **({"axes": _by_axis(axes, names)} if axes else {}),
         "intervals": {name: _interval(value) for name, value in joined.items()},
         "sequences": len(sequences),
+    }
+
+
+def _by_axis(
+    found: list[tuple[Tensor, Tensor]], names: dict[int, str]
+) -> dict[str, dict[str, float]]:
+    moved, factors = (torch.cat(part) for part in zip(*found, strict=True))
+    return {
+        names[c]: {str(axis): share for axis, share in enumerate(shares)}
+        for c, shares in axis_shares(moved, factors).items()
     }
 
 

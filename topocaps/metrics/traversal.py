@@ -101,18 +101,20 @@ def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
     return range((window - 1) // 2 + 1, frames - window // 2)
 
 
-def start_of(topography: Topography, window: int, frames: int) -> int:
+def start_of(topography: Topography, window: int, frames: int, closed: bool) -> int:
     """The frame that is rolled: one whose whole window is there, where time has ends."""
     if topography.causal:
         return window - 1
-    return 0 if topography.cyclic else frames // 2
+    return 0 if closed else frames // 2
 
 
-def roll_to_all(model: SequenceModel, t: Tensor, start: int, rate: float, axis: int) -> Tensor:
+def roll_to_all(
+    model: SequenceModel, t: Tensor, start: int, rate: float, axis: int, closed: bool
+) -> Tensor:
     """The t of frame ``start`` rolled to every frame, from that one on, round: (batch, time, …)."""
     frames = t.shape[1]
     lags = list(range(frames))
-    if not model.topography.cyclic:  # what comes round is the past
+    if not closed:  # what comes round is the past
         lags = [lag if start + lag < frames else lag - frames for lag in lags]
     return torch.stack([model.roll(t[:, start], rate * lag, axis) for lag in lags], 1)
 
@@ -125,15 +127,17 @@ def traversal(
     rate: float = 1.0,
     window: int | None = None,
     seed: int | None = 0,
+    closed: bool | None = None,
 ) -> Traversal:
     """Encode the window around a frame, roll, decode, and compare with the frames that came.
 
-    The frame is the first, where time is closed; in the middle, where it has ends; the last of the
-    first window, where only the past is seen. Lags, here and in the result, count from it.
+    The frame is the first, where sequences are closed; in the middle, where they have ends; the
+    last of the first window, where only the past is seen. Lags count from it.
 
     ``rate`` is the sites a frame that the data ask for. ``window`` decides which frames count as
     unseen: the model's own unless given; models that are compared must be given the same.
-    Latents are drawn, from ``seed`` (None leaves PyTorch's generator as it is).
+    Latents are drawn, from ``seed`` (None leaves PyTorch's generator as it is). Sequences are taken
+    to be ``closed`` where the topography is cyclic, unless it is said.
     """
     model.check(x)
     frames = x.shape[1]
@@ -146,7 +150,8 @@ def traversal(
     topography = model.topography
     with nullcontext() if seed is None else seeded(seed):
         t = model.encode(x, sample=True)
-    start = start_of(topography, window, frames)
+    closed = topography.cyclic if closed is None else closed
+    start = start_of(topography, window, frames, closed)
     x = x.roll(-start, 1)
     if factors is not None:
         factors = factors.roll(-start, 1)
@@ -162,13 +167,13 @@ def traversal(
         if factors is None
         else (factors != factors[:, :1]).any(1)
     )
-    cost = _nats if model.likelihood is Likelihood.BERNOULLI else _squared_error
+    cost = nats if model.likelihood is Likelihood.BERNOULLI else squared_error
     mean = x.mean(1, keepdim=True)
     if model.likelihood is Likelihood.BERNOULLI:
         mean = mean.clamp(EDGE, 1 - EDGE)
 
     def cost_of_rolling(axis: int) -> Tensor:
-        rolled = roll_to_all(model, t, start, rate, axis)
+        rolled = roll_to_all(model, t, start, rate, axis, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
         return cost(model.decode(rolled), x)
@@ -187,9 +192,11 @@ def traversal(
     )
 
 
-def _nats(p: Tensor, x: Tensor) -> Tensor:
+def nats(p: Tensor, x: Tensor) -> Tensor:
+    """Of frames (batch, time, *frame) under probabilities of their pixels."""
     return -(xlogy(x, p) + xlogy(1 - x, 1 - p)).flatten(2).sum(2)
 
 
-def _squared_error(prediction: Tensor, x: Tensor) -> Tensor:
+def squared_error(prediction: Tensor, x: Tensor) -> Tensor:
+    """Of frames, summed over their pixels."""
     return (prediction - x).square().flatten(2).sum(2)

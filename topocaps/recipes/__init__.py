@@ -4,12 +4,13 @@ from topocaps.errors import BadInput
 from topocaps.recipes.claims import VARIANTS
 from topocaps.recipes.data import DATA, Splits
 from topocaps.recipes.dsprites import DSPRITES
+from topocaps.recipes.extensions import EXTENSIONS
 from topocaps.recipes.mnist import MNIST
 from topocaps.recipes.recipe import Recipe
 from topocaps.recipes.sprites import SPRITES
 
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (*SPRITES, *MNIST, *DSPRITES, *VARIANTS)
+    recipe.name: recipe for recipe in (*SPRITES, *EXTENSIONS, *MNIST, *DSPRITES, *VARIANTS)
 }
 
 

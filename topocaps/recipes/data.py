@@ -10,7 +10,7 @@ import torch
 
 from topocaps.data.mnist import VALIDATION, Digits, digits, mnist
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.data.sprites import sprites
+from topocaps.data.sprites import growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput, whole_number
 
@@ -33,24 +33,47 @@ class Sprites:
     """Sprites, or dSprites where its file is given; a fifth of the orbits is held out."""
 
     resolution: int = 64
+    speed: float = 1.0
+    moving: tuple[str, ...] = ()  #: factors that do; all where empty
 
     def __post_init__(self) -> None:
-        if not isinstance(self.resolution, int) or not 8 <= self.resolution <= 256:
-            raise BadInput(
-                f"resolution must be a whole number from 8 to 256, not {self.resolution!r}"
-            )
+        _check_resolution(self.resolution)
+        if self.speed not in (0.5, 1, 2):
+            raise BadInput(f"speed must be 0.5, 1 or 2, not {self.speed!r}")
+        moving = (self.moving,) if isinstance(self.moving, str) else tuple(self.moving)
+        object.__setattr__(self, "moving", moving)
 
     def load(self, folder: Path | None = None) -> Splits:
         archive = self._archive(folder)
         source = "dSprites" if archive else "sprites (rendered)"
-        return Splits(*sprites(self.resolution, archive), source, "held-out orbits", SOME)
+        found = sprites(self.resolution, archive, self.speed, self.moving)
+        return Splits(*found, source, "held-out orbits", SOME)
 
     def _archive(self, folder: Path | None) -> Path | None:
         """dSprites' own file where there is one in the folder of data."""
         given = folder or os.environ.get("TOPOCAPS_DATA")
-        if self.resolution != 64 or given is None:
+        if self.resolution != 64 or self.speed == 0.5 or given is None:
             return None
         return next(iter(sorted(Path(given).glob("dsprites*.npz"))), None)
+
+
+@dataclass(frozen=True)
+class GrowingSprites:
+    """Sprites that grow, and do not come round; a fifth of them is held out."""
+
+    resolution: int = 32
+
+    def __post_init__(self) -> None:
+        _check_resolution(self.resolution)
+
+    def load(self, folder: Path | None = None) -> Splits:
+        found = growing_sprites(self.resolution)
+        return Splits(*found, "sprites (rendered)", "held-out sprites", SOME)
+
+
+def _check_resolution(resolution: object) -> None:
+    if not isinstance(resolution, int) or not 8 <= resolution <= 256:
+        raise BadInput(f"resolution must be a whole number from 8 to 256, not {resolution!r}")
 
 
 @dataclass(frozen=True)
@@ -91,5 +114,7 @@ def _still(part: Digits, left_out: int = 0) -> Sequences:
     return Sequences(part.images[:count, None], torch.arange(count)[:, None], classes, ("class",))
 
 
-Data = Sprites | Mnist | StillMnist
-DATA: dict[str, type[Data]] = {kind.__name__: kind for kind in (Sprites, Mnist, StillMnist)}
+Data = Sprites | GrowingSprites | Mnist | StillMnist
+DATA: dict[str, type[Data]] = {
+    kind.__name__: kind for kind in (Sprites, GrowingSprites, Mnist, StillMnist)
+}

@@ -36,6 +36,7 @@ class Recipe:
     centred: bool = False  #: the decoder sees t less its mean under the prior (not the paper's)
     learned: Learned = Learned.NOTHING  #: of the topography
     rate: float = 1.0  #: sites a frame that the data ask for
+    closed: bool = True  #: sequences come round
     unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
     claims: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,8 +51,9 @@ class Recipe:
             raise BadInput(f"mu must be a number, not {self.mu!r}")
         if not math.isfinite(self.mu):
             raise BadInput(f"mu must be finite, not {self.mu}")
-        if not isinstance(self.centred, bool):
-            raise BadInput(f"centred must be true or false, not {self.centred!r}")
+        for name in ("centred", "closed"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadInput(f"{name} must be true or false, not {getattr(self, name)!r}")
         if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or self.rate <= 0:
             raise BadInput(f"rate must be more than 0 sites a frame, not {self.rate!r}")
         if self.unseen_window is not None:
@@ -92,6 +94,7 @@ class Recipe:
             "data": {"kind": type(self.data).__name__, **asdict(self.data)},
             "unseen_window": self.unseen_window,
             "rate": self.rate,
+            "closed": self.closed,
             "claims": dict(self.claims),
         }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topocaps.recipes import dsprites, mnist
+from topocaps.recipes import dsprites, extensions, mnist, sprites
 from topocaps.recipes.recipe import Recipe
 
 
@@ -55,6 +55,21 @@ _MAP = (
     Number("when shuffled", ("map", "shuffled"), 2),
     Number("p", ("map", "p_value"), 4),
     _LIKELIHOOD[0],
+)
+_WALKED = (
+    *(Number(f"gain {f}", ("traversal", "by_factor", f), 2) for f in ("x", "y")),
+    _GAIN,
+    _ERROR,
+)
+_AXES = tuple(
+    Number(f"{f} along axis {axis}", ("axes", f, str(axis)), 2)
+    for f in ("x", "y")
+    for axis in (0, 1)
+)
+_MISSING = tuple(
+    Number(f"{share} missing: {way}", ("missing", key, way), 0)
+    for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
+    for way in ("filled", "held", "mean")
 )
 _ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
 
@@ -105,6 +120,31 @@ TABLES = {
         _LIKELIHOOD,
         note="If W without its corners, or K = 9 where L = 0, is what the paper ran, these rows "
         "are nearer to its numbers than those of Table 1.",
+    ),
+    "speed": Table(
+        "Any speed (C.1): sprites that move half a site, or two, a frame",
+        extensions.SPEED,
+        _WALKED,
+    ),
+    "open": Table(
+        "Open ends (C.2): sprites that grow and do not come round", extensions.OPEN, (_GAIN,)
+    ),
+    "causal": Table("Causal (Eq. 22): only the past", extensions.CAUSAL, _WALKED),
+    "axes": Table(
+        "Several axes (Eq. 21): x and y on capsules of two axes",
+        extensions.AXES,
+        (*_WALKED, *_AXES),
+        note="The share of sequences that moved along each axis; the rest stood still.",
+    ),
+    "learned": Table(
+        "Learned W and velocities (section 7)", extensions.LEARNED, _WALKED, picture="learned"
+    ),
+    "missing": Table(
+        "Missing frames: nats of a frame that was taken out",
+        (sprites.TVAE, sprites.PLAIN),
+        _MISSING,
+        note="*filled*: the nearest frame's t, rolled (not rolled, for the VAE); *held*: the "
+        "nearest frame as it is; *mean*: of the frames that are there.",
     ),
     "fast": Table("The fast recipe: two models of Table 1", mnist.FAST, _LIKELIHOOD),
 }

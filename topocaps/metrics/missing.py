@@ -1,0 +1,57 @@
+"""Frames that are missing: how well they are filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topocaps.arithmetic import seeded
+from topocaps.metrics.traversal import EDGE, nats, squared_error
+from topocaps.models import SequenceModel
+from topocaps.networks import Likelihood
+
+SHARES = (0.1, 0.3, 0.5)
+_SURE = 1e-6  # no frame is filled in with more certainty than that
+
+
+@torch.no_grad()
+def filled_costs(
+    model: SequenceModel,
+    x: Tensor,
+    shares: Sequence[float] = SHARES,
+    rate: float | None = None,
+    seed: int = 0,
+) -> dict[str, dict[str, float]]:
+    """{share missing: costs of a missing frame}, in nats (squared errors for a Gaussian decoder).
+
+    Frames are taken out at random, at least one of every sequence stays. ``filled`` rolls the
+    nearest frame's t by ``rate`` sites a frame (the model's own unless given), ``held`` shows that
+    frame as it is, ``mean`` the mean of the frames that are there.
+    """
+    bernoulli = model.likelihood is Likelihood.BERNOULLI
+    found: dict[str, dict[str, float]] = {}
+    for share in shares:
+        with seeded(seed):
+            draw = torch.rand(x.shape[:2])
+        mask = (draw >= share) | (draw == draw.amax(1, keepdim=True))
+        mask = mask.to(x.device)
+        there = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
+        mean = (x * there).sum(1, keepdim=True) / there.sum(1, keepdim=True)
+        ways: dict[str, Any] = {
+            "filled": model.fill(x, mask, rate),
+            "held": model.fill(x, mask, 0.0),
+            "mean": mean.expand_as(x),
+        }
+        costs = {}
+        for name, shown in ways.items():
+            if bernoulli:
+                edge = EDGE if name == "mean" else _SURE
+                cost = nats(shown.clamp(edge, 1 - edge), x)
+            else:
+                cost = squared_error(shown, x)
+            costs[name] = cost[~mask].mean().item()
+        found[f"{share:g}"] = costs
+    return found
