@@ -24,6 +24,7 @@ from topocaps.study import (
     examples,
     how_to_walk,
     is_map,
+    probe_digits,
     run_jobs,
     strongest,
 )
@@ -61,7 +62,7 @@ def reproduce(
         say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
         for run in run_jobs(jobs, data, device, say):
             recipe = next(r for r in recipes if r.name == run.name)
-            metrics = _with_generalisation(run, data, device)
+            metrics = _with_more(run, data, device)
             bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
             results.keep(recipe, run.metrics["seed"], {**metrics, "elbo_by_epoch": bounds})
             if run.metrics["seed"] == 0:
@@ -97,18 +98,21 @@ def recipes_of(name: str) -> tuple[Recipe, ...]:
     return TABLES[name].recipes
 
 
-def _with_generalisation(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
-    """The metrics, with those on rotation and hue together for a model that saw them singly."""
+def _with_more(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
+    """The metrics, with those of more than one model or data set: on rotation and hue together for
+    a model that saw them singly, and what probes read off it."""
     recorded = run.settings["data"]
     if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
         return run.metrics
     combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
     where = choose_device(device)
     window = run.settings["unseen_window"]
-    found = evaluate(run.model.to(where), combined.to(where), window=window, seed=EVALUATION_SEED)
-    run.model.cpu()
+    model = run.model.to(where)
+    found = evaluate(model, combined.to(where), window=window, seed=EVALUATION_SEED)
     kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
-    return {**run.metrics, "generalisation": kept}
+    probes = probe_digits(model, data)
+    run.model.cpu()
+    return {**run.metrics, "generalisation": kept, "probes": probes}
 
 
 def _show(run: Finished, folder: Path, data: Path | None) -> None:

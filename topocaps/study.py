@@ -7,15 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from topocaps import figures
 from topocaps.arithmetic import seeded
+from topocaps.data.mnist import digits
 from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.transforms import TransformedImages
 from topocaps.errors import BadInput, Interrupted
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.learned import LearnedTopography
-from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
+from topocaps.metrics import (
+    accuracy_by_labels,
+    evaluate,
+    neighbour_agreement,
+    pooled,
+    strongest_images,
+)
 from topocaps.models import SequenceModel, build
 from topocaps.recipes import DATA, Recipe, Splits, find
 from topocaps.recipes.data import SOME
@@ -175,6 +184,30 @@ def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
     """What a recipe says of traversals: frames that count as unseen, speed, whether time closes."""
     walk = {"window": settings["unseen_window"], "rate": settings.get("rate", 1.0)}
     return walk | {"closed": settings.get("closed")}
+
+
+PROBED = 10_000  # labelled sequences, and as many to test on
+
+
+@torch.no_grad()
+def probe_digits(model: SequenceModel, folder: Path | None) -> dict[str, Any]:
+    """{what is read: {labels: accuracy}}: digits from the t of one moving, turned, coloured frame,
+    and from what of it no roll changes."""
+    where = next(model.parameters()).device
+    sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
+    for part in digits(folder):
+        moving = TransformedImages(part.images)
+        fixed = moving.balanced(-(-PROBED // len(moving.motion.together)), EVALUATION_SEED)
+        read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
+        t = torch.cat(read)
+        classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
+        sets["t"].append((t.flatten(1), classes))
+        sets["pooled"].append((pooled(t).flatten(1), classes))
+    with torch.enable_grad():
+        return {
+            name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
+            for name, (train, test) in sets.items()
+        }
 
 
 def is_map(model: SequenceModel) -> bool:

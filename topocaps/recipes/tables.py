@@ -71,6 +71,11 @@ _MISSING = tuple(
     for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
     for way in ("filled", "held", "mean")
 )
+_PROBES = tuple(
+    Number(f"{what}, {labels:,} labels", ("probes", what, str(labels)), 3)
+    for what in ("t", "pooled")
+    for labels in (10, 100, 1000, 10_000)
+)
 _ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
 
 
@@ -120,6 +125,14 @@ TABLES = {
         _LIKELIHOOD,
         note="If W without its corners, or K = 9 where L = 0, is what the paper ran, these rows "
         "are nearer to its numbers than those of Table 1.",
+    ),
+    "probes": Table(
+        "What linear probes read off t: the digit, from few labels and many",
+        mnist.FINAL,
+        _PROBES,
+        note="Test accuracy on one frame of a moving digit, in any pose and hue, from so many "
+        "labelled training sequences (a sequence each); *pooled*: of every capsule what no roll "
+        "changes, its mean, spread and peak.",
     ),
     "speed": Table(
         "Any speed (C.1): sprites that move half a site, or two, a frame",

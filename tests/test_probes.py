@@ -1,0 +1,74 @@
+"""Probes find what is there to be read, and no more."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import topocaps as tc
+from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
+
+
+def blobs(count, apart=2.0, classes=4, features=6):
+    which = torch.randint(classes, (count,))
+    centres = apart * torch.eye(classes, features)
+    return centres[which] + 0.3 * torch.randn(count, features), which
+
+
+def test_a_probe_separates_what_a_line_can():
+    train, test = blobs(400), blobs(400)
+    assert fit_probe(*train).accuracy(*test) > 0.99
+    noise = torch.randn(400, 6), torch.randint(4, (400,))
+    assert fit_probe(*noise).accuracy(*blobs(400, apart=0.0)) < 0.4
+
+
+def test_a_probe_is_the_regression_that_has_no_better():
+    """At the best weights no small step lowers the loss."""
+    features, classes = blobs(200, apart=0.4)
+    best = fit_probe(features, classes, steps=500)
+    scores = torch.nn.functional.cross_entropy
+    standard = (features - best.mean) / best.scale
+
+    def loss(weight):
+        penalty = 1e-2 * weight.square().sum() / len(features)
+        return scores(standard @ weight.T + best.bias, classes) + penalty
+
+    for _ in range(20):
+        other = best.weight + 0.01 * torch.randn_like(best.weight)
+        assert loss(other) > loss(best.weight) - 1e-6
+
+
+def test_more_labels_never_hurt_much_and_few_are_of_all_classes():
+    train, test = blobs(3000, apart=0.5), blobs(2000, apart=0.5)
+    found = accuracy_by_labels(train, test, labels=(4, 40, 400, 3000, 10_000))
+    assert list(found) == [4, 40, 400, 3000]
+    values = list(found.values())
+    assert values[0] > 0.3 and values[-1] > values[0]
+    assert all(b > a - 0.02 for a, b in itertools.pairwise(values))
+
+
+def test_pooled_features_do_not_see_a_roll():
+    topography = tc.Topography(3, (5,))
+    t = torch.randn(2, 4, 3, 5)
+    torch.testing.assert_close(pooled(topography.roll(t, 2)), pooled(t))
+    assert pooled(t).shape == (2, 4, 9)
+
+
+def test_specialisation_is_one_where_every_factor_has_capsules_of_its_own():
+    t = torch.randn(1, 1, 2, 6).expand(8, 4, 2, 6).clone()
+    factors = torch.zeros(8, 4, 2, dtype=torch.long)
+    for n in range(8):
+        factors[n, :, n % 2] = torch.arange(4)
+        for frame in range(4):
+            t[n, frame, n % 2] = t[n, frame, n % 2].roll(frame)
+    assert specialisation(t, factors) > 0.99
+    both = torch.stack([t[:, frame].roll(frame, -1) for frame in range(4)], 1)
+    both[:] = torch.stack([t[:, 0].roll(frame, -1) for frame in range(4)], 1)
+    assert abs(specialisation(both, factors)) < 0.01
+    assert math.isnan(specialisation(t[::2], factors[::2]))
+
+
+def test_what_is_no_table_of_features_is_refused():
+    with pytest.raises(tc.BadInput, match="a probe takes"):
+        fit_probe(torch.rand(3, 2), torch.zeros(4))

@@ -1,0 +1,119 @@
+"""Linear probes: what can be read off representations with few labels, and with many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from topocaps.errors import BadInput
+from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+
+LABELS = (10, 30, 100, 300, 1000, 3000, 10_000)
+STRENGTH = 1e-2  # of the penalty on weights, for standardised features
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Softmax regression on standardised features."""
+
+    mean: Tensor
+    scale: Tensor
+    weight: Tensor  # classes features
+    bias: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Scores of the classes."""
+        return ((features - self.mean) / self.scale) @ self.weight.T + self.bias
+
+    def accuracy(self, features: Tensor, classes: Tensor) -> float:
+        return (self(features).argmax(1) == classes).float().mean().item()
+
+
+def fit_probe(
+    features: Tensor, classes: Tensor, strength: float = STRENGTH, steps: int = 100
+) -> Probe:
+    """The best probe by L-BFGS: (items, features) to classes (items,), 0 and up.
+
+    The penalty is ``strength`` over the number of items, as in a prior on weights.
+    """
+    if features.ndim != 2 or len(features) != len(classes) or len(classes) == 0:
+        raise BadInput(
+            f"a probe takes (items, features) and a class of each, not {tuple(features.shape)} "
+            f"and {tuple(classes.shape)}"
+        )
+    mean = features.mean(0)
+    scale = (features - mean).square().mean(0).sqrt().clamp_min(1e-6)
+    standard = (features - mean) / scale
+    count = int(classes.max()) + 1
+    weight = features.new_zeros(count, features.shape[1]).requires_grad_()
+    bias = features.new_zeros(count).requires_grad_()
+    rule = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        rule.zero_grad()
+        found = cross_entropy(standard @ weight.T + bias, classes)
+        found = found + strength * weight.square().sum() / len(features)
+        found.backward()
+        return found
+
+    rule.step(loss)
+    return Probe(mean, scale, weight.detach(), bias.detach())
+
+
+def accuracy_by_labels(
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    labels: Sequence[int] = LABELS,
+    seed: int = 0,
+) -> dict[int, float]:
+    """{labels used: accuracy on test}; as many of every class as the number allows."""
+    features, classes = train
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(classes), generator=generator).to(classes.device)
+    rank = torch.empty_like(order)  # of an item among those of its class
+    for one in classes.unique():
+        mine = order[classes[order] == one]
+        rank[mine] = torch.arange(len(mine), device=order.device)
+    balanced = order[rank[order].argsort(stable=True)]
+    found = {}
+    for count in labels:
+        if count <= len(classes):
+            some = balanced[:count]
+            found[count] = fit_probe(features[some], classes[some]).accuracy(*test)
+    return found
+
+
+def pooled(t: Tensor) -> Tensor:
+    """What no roll changes: of every capsule, the mean, spread and peak over its sites.
+
+    t: (…, time, capsules, *shape) to (…, time, 3 capsules).
+    """
+    check_latents(t)
+    sites = t.flatten(SITE_AXIS)
+    return torch.cat([sites.mean(-1), sites.std(-1, correction=0), sites.amax(-1)], -1)
+
+
+def specialisation(t: Tensor, factors: Tensor) -> float:
+    """How much each capsule moves for one factor alone: 0 for all alike, 1 for one only.
+
+    t: (batch, time, capsules, *shape). A capsule's motion is how far its direction turns from frame
+    to frame; of its shares by factor, the entropy is compared with the greatest there can be.
+    """
+    check_latents(t)
+    sites = tuple(range(SITE_AXIS, t.ndim))
+    t = t - t.mean(sites, keepdim=True)
+    t = t / t.norm(dim=sites, keepdim=True).clamp_min(1e-30)
+    turned = (1 - (t[:, 1:] * t[:, :-1]).sum(sites)).mean(1)  # batch capsules
+    moves = (factors != factors[:, :1]).any(1).to(t.device)
+    columns = moves.any(0).nonzero().flatten().tolist()
+    if len(columns) < 2:
+        return math.nan
+    motion = torch.stack([turned[moves[:, column]].mean(0) for column in columns])
+    shares = motion / motion.sum(0).clamp_min(1e-30)
+    entropy = -(shares * shares.clamp_min(1e-30).log()).sum(0)
+    return (1 - entropy / math.log(len(columns))).mean().item()
