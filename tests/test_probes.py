@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import topocaps as tc
+from topocaps import study
+from topocaps.data.mnist import Digits
 from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
 
 
@@ -72,3 +74,21 @@ def test_specialisation_is_one_where_every_factor_has_capsules_of_its_own():
 def test_what_is_no_table_of_features_is_refused():
     with pytest.raises(tc.BadInput, match="a probe takes"):
         fit_probe(torch.rand(3, 2), torch.zeros(4))
+
+
+def test_digits_are_probed_from_their_own_sequences(monkeypatch):
+    """Of a model that shows which image it sees, any number of labels reads the class."""
+
+    def some(count):
+        classes = torch.arange(count) % 2
+        images = (classes[:, None, None] * 255).expand(-1, 28, 28).to(torch.uint8).clone()
+        images[:, :, :10] = 60
+        return Digits(images, classes.to(torch.uint8))
+
+    monkeypatch.setattr(study, "digits", lambda folder: (some(60), some(40)))
+    monkeypatch.setattr(study, "PROBED", 30)
+    topography = tc.Topography(2, (18,), window=3)
+    model = tc.TopographicVAE.mlp(frame_shape=(3, 28, 28), topography=topography, hidden=(20,))
+    found = study.probe_digits(model, None)
+    assert found.keys() == {"t", "pooled"} and list(found["t"]) == ["10", "30"]
+    assert found["t"]["30"] > 0.7

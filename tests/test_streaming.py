@@ -1,5 +1,6 @@
 """Frames one at a time, frames that are missing, and what is predicted of them."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from conftest import EXTENSIONS, every, every_topography
 
 import topocaps as tc
-from topocaps.metrics import traversal, unseen_lags
+from topocaps.metrics import axis_moved, axis_shares, filled_costs, traversal, unseen_lags
 
 FRAME = (1, 4, 4)
 
@@ -167,3 +168,46 @@ def test_the_prior_of_two_axes_is_eq_21():
     drawn = tc.TopographicStudentT(topography, 5, mu=-20.0)
     mean = drawn.rsample((4000,)).mean()
     assert math.isclose(mean, drawn.mean.mean(), rel_tol=0.25)  # near, as it says
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_model_that_rolls_fills_what_one_that_does_not_cannot(share):
+    x = bars(6, 6)
+    model = Rolls.make(tc.Topography(1, (6,)))
+    (costs,) = filled_costs(model, x, shares=(share,)).values()
+    assert costs["filled"] < 0.01 < costs["mean"] < costs["held"]
+    still = x[:, :1].expand_as(x)
+    (costs,) = filled_costs(model, still, shares=(share,)).values()
+    assert costs["held"] < 0.01 < costs["filled"]
+
+
+def test_the_axis_along_which_capsules_moved_is_found():
+    t = torch.randn(9, 1, 2, 5, 6)
+    down = torch.cat([t.roll(n, 3) for n in range(4)], 1)
+    right = torch.cat([t.roll(n, 4) for n in range(4)], 1)
+    still = t.expand(-1, 4, -1, -1, -1)
+    moved = axis_moved(torch.cat([down, right, still]))
+    assert moved.tolist() == [0] * 9 + [1] * 9 + [-1] * 9
+    factors = torch.zeros(27, 4, 3, dtype=torch.long)
+    for column in range(3):
+        factors[9 * column : 9 * column + 9, :, column] = torch.arange(4)
+    assert axis_shares(moved, factors) == {0: [1.0, 0.0], 1: [0.0, 1.0], 2: [0.0, 0.0]}
+
+
+def test_metrics_of_every_kind_of_topography_are_plain_numbers():
+    """One axis, two, open, causal, slow: evaluate takes them all."""
+    for topography, rate, closed in (
+        (tc.Topography(2, (5,), window=3, velocity=0.5), 0.5, None),
+        (tc.Topography(2, (5,), window=3, cyclic=False), 1.0, False),
+        (tc.Topography(2, (5,), window=3), 1.0, False),
+        (tc.Topography(2, (5,), window=3, causal=True), 1.0, None),
+        (tc.Topography(1, (5, 5), window=3), 1.0, None),
+    ):
+        x, factors = torch.rand(4 * 6, *FRAME), torch.arange(6).repeat(4)[:, None]
+        order = torch.arange(24).reshape(4, 6)
+        sequences = tc.Sequences(x, order, factors, ("phase",), torch.zeros(4, dtype=torch.long))
+        found = tc.evaluate(tvae(topography), sequences, rate=rate, closed=closed)
+        json.dumps(found)
+        assert found["traversal_gain"] < 1 and found["missing"].keys() == {"0.1", "0.3", "0.5"}
+        assert ("axes" in found) == (len(topography.shape) > 1)
+        assert (found["capcorr"] == {}) == (not topography.cyclic)
