@@ -32,6 +32,9 @@ class LearnedTopography(nn.Module):
     starts from (``start``), and takes its place in a model.
     """
 
+    time: Tensor
+    near: Tensor
+
     def __init__(self, start: Topography, learned: Learned | str) -> None:
         super().__init__()
         if len(start.shape) > 1 or not start.cyclic or start.causal or not start.corners:
@@ -39,6 +42,9 @@ class LearnedTopography(nn.Module):
                 "only cyclic capsules of one axis with a centred window have a W to learn"
             )
         self.start, self.learned = start, Learned(learned)
+        # on the device with the parameters: nothing is copied there while a graph is captured
+        for name, offsets in (("time", start._frames), ("near", start._reach(0))):
+            self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
         if self.learned is Learned.VELOCITY:
             self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
         else:
@@ -57,11 +63,9 @@ class LearnedTopography(nn.Module):
         """The weights, none below 0: (capsules, window, sites)."""
         if self.learned is not Learned.VELOCITY:
             return softplus(self.raw)
-        time = torch.tensor(list(self.start._frames)).to(self.velocities)
-        place = self.velocities[:, None, None, None] * time[:, None, None]  # capsules window 1 1
-        reach = torch.tensor(list(self.start._reach(0))).to(self.velocities)
+        place = self.velocities[:, None, None, None] * self.time[:, None, None]
         sites = self.start.shape[0]
-        offset = torch.arange(sites).to(self.velocities)[:, None] - place - reach
+        offset = torch.arange(sites, device=place.device)[:, None] - place - self.near
         apart = (offset + sites / 2).remainder(sites) - sites / 2  # the short way round
         return (1 - apart.abs()).clamp_min(0).sum(-1)
 
@@ -82,8 +86,7 @@ class LearnedTopography(nn.Module):
         later = (time - time[:, None]) % frames  # from row to column
         further = (site - site[:, None]) % sites
         full = kernel.new_zeros(len(kernel), frames, sites)
-        window = torch.tensor([d % frames for d in self.start._frames], device=kernel.device)
-        full = full.index_copy(1, window, kernel)
+        full = full.index_copy(1, self.time % frames, kernel)
         return full[:, later, further]
 
     def _raw(self) -> Tensor:
