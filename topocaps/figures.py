@@ -127,6 +127,7 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         axis.axvspan(unseen.start - 0.5, unseen.stop - 0.5, color=GREY, alpha=0.2, linewidth=0)
     axis.set_yscale("log")
     axis.set_xlabel("lag (frames)")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("nats of the true frame")
     axis.legend(frameon=False)
     axis.spines[["top", "right"]].set_visible(False)

@@ -277,14 +277,20 @@ def section(run: Finished) -> Section:
     }
     return Section(
         title=run.name,
-        text=f"{metrics['epochs']} epochs in {metrics['seconds']:.0f} s on {metrics['device']}, "
-        f"seed {metrics['seed']}; {metrics['sequences']} sequences evaluated.",
+        text=f"{metrics['epochs']} epochs in {metrics['seconds']:.0f} s on {metrics['device']}"
+        f"{_in_company(metrics)}, seed {metrics['seed']}; "
+        f"{metrics['sequences']} sequences evaluated.",
         table=table(columns),
         figures=[
             (files[name], caption) for name, caption in captions.items() if files[name].exists()
         ],
         settings=run.settings,
     )
+
+
+def _in_company(metrics: dict[str, Any]) -> str:
+    together = metrics.get("together", 1)
+    return f" ({together} models at once)" if together > 1 else ""
 
 
 def draw_figures(run: Finished, held_out: SequenceSet) -> None:
