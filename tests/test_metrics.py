@@ -9,6 +9,7 @@ from torch.distributions import Bernoulli, Independent, Normal
 
 from topocaps import VAE, BadInput, Topography, metrics
 from topocaps.metrics.traversal import EDGE, Traversal, unseen_lags
+from topocaps.topography import roll
 
 S = D = 6
 
@@ -85,8 +86,8 @@ def test_the_most_favourable_start_counts_for_factors_that_loop():
 def test_the_mode_of_capsules_decides_and_ties_go_to_the_smallest():
     t = torch.zeros(1, 2, 4, 5)
     t[0, 1, :, 0] = 1  # frame 1 is where the factor is 0
-    for capsule, roll in enumerate((3, 3, 1, 1)):
-        t[0, 0, capsule, roll] = 1
+    for capsule, n in enumerate((3, 3, 1, 1)):
+        t[0, 0, capsule, n] = 1
     factors = torch.tensor([[[1], [0]]])
     found = metrics.observed_rolls(t, factors)[0]
     assert found.observed.tolist() == [1] and found.agreement == 0.5
@@ -274,3 +275,27 @@ def test_evaluate_gathers_everything_and_repeats_itself():
     assert one["log_px_per_frame"] == pytest.approx(one["log_px_paper"] - math.log(3), abs=1e-4)
     low, high = one["intervals"]["equivariance_error"]
     assert low <= one["equivariance_error"] <= high
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
+def test_capcorr_is_one_for_capsules_that_follow_at_any_speed(rate):
+    """t is where the factor is; at two sites a frame the factor skips every other value."""
+    sites, frames = 15, int(15 / min(rate, 1))
+    bump = torch.exp(-((torch.arange(sites) - 7.0) ** 2) / 4)
+    values = frames
+    t, factors = [], []
+    for start in range(0, values, 2):
+        index = (start + max(1, int(rate)) * torch.arange(frames)) % values
+        t.append(torch.stack([roll(bump, min(rate, 1) * i, 0) for i in index.tolist()]))
+        factors.append(index)
+    t, factors = torch.stack(t)[:, :, None], torch.stack(factors)[..., None]
+    found = metrics.capcorr(t, factors, rate)[0]
+    assert found > 0.99
+
+
+def test_chance_of_open_capsules_is_that_of_random_ones():
+    topography = Topography(10, (15,), cyclic=False)
+    t = torch.randn(60, 15, 10, 15)
+    measured = metrics.equivariance_errors(t, 1.0, cyclic=False).mean().item()
+    expected = metrics.chance_equivariance_error(topography, 15)
+    assert measured == pytest.approx(expected, rel=0.01)

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
-from topocaps.topography import Topography
+from topocaps.topography import Topography, exact_product
 
-NOTHING = -6.0  # of what softplus makes a weight: 0.0025, from which it can still grow
+NOTHING = -8.0  # of what softplus makes a weight: 0.0003, from which it can still grow
+SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hundred steps of Adam
+#: what is not learned, and is as where it starts
+_AS_AT_THE_START = (
+    "capsules", "shape", "u_shape", "axes", "reach", "window", "cyclic", "causal", "corners",
+    "latents", "beyond", "check", "roll", "is_small", "degrees_of_freedom",
+)  # fmt: skip
 
 
 class Learned(StrEnum):
@@ -37,7 +44,8 @@ class LearnedTopography(nn.Module):
 
     def __init__(self, start: Topography, learned: Learned | str) -> None:
         super().__init__()
-        if len(start.shape) > 1 or not start.cyclic or start.causal or not start.corners:
+        plain = start.cyclic and not start.causal and start.corners
+        if len(start.shape) > 1 or start.shape[0] < 2 or not plain:
             raise BadInput(
                 "only cyclic capsules of one axis with a centred window have a W to learn"
             )
@@ -54,15 +62,22 @@ class LearnedTopography(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "start":
+            if name not in _AS_AT_THE_START:
                 raise
             return getattr(self.start, name)
+
+    @property
+    def velocity(self) -> float:
+        """Sites a frame: the mean of capsules', where these are learned; else as at the start."""
+        if self.learned is Learned.VELOCITY:
+            return self.velocities.mean().item()
+        return self.start.velocity
 
     @property
     def kernel(self) -> Tensor:
         """The weights, none below 0: (capsules, window, sites)."""
         if self.learned is not Learned.VELOCITY:
-            return softplus(self.raw)
+            return softplus(SHARP * self.raw)
         place = self.velocities[:, None, None, None] * self.time[:, None, None]
         sites = self.start.shape[0]
         offset = torch.arange(sites, device=place.device)[:, None] - place - self.near
@@ -75,8 +90,23 @@ class LearnedTopography(nn.Module):
         self.start.check(frames)
         w = self._matrices(frames)  # capsules (time site) (time site)
         rows = energy.transpose(-3, -2).flatten(-2)  # … capsules (time site)
-        pooled = torch.einsum("...ci,cji->...cj", rows, w)
+        pooled = exact_product(rows[..., None, :], w.mT)[..., 0, :]
         return pooled.unflatten(-1, (frames, -1)).transpose(-3, -2)
+
+    def matrix(self, frames: int, axis: int | None = None) -> Tensor:
+        """The same W, dense, over (time, capsule, site)."""
+        parts = self._matrices(frames).unflatten(-1, (frames, -1)).unflatten(1, (frames, -1))
+        every = torch.eye(len(parts), dtype=parts.dtype, device=parts.device)
+        whole = torch.einsum("ctsuv,cd->tcsudv", parts, every)
+        return whole.flatten(3).flatten(0, 2)
+
+    @torch.no_grad()
+    def typical(self, mu: float, draws: int = 256) -> float:
+        """The median of t under the prior, from draws that are always the same."""
+        with seeded(0):
+            shape = (draws, self.start.window, self.start.capsules, *self.start.shape)
+            z, u = torch.randn(2, *shape)
+        return ((z - mu) * self.pool(u.square()).clamp_min(1e-12).rsqrt()).median().item()
 
     def _matrices(self, frames: int) -> Tensor:
         """Every capsule's W, from its kernel."""
@@ -99,7 +129,7 @@ class LearnedTopography(nn.Module):
             row = one.matrix(start.window)[0].reshape(start.window, start.shape[0])  # of frame 0
             kernel = row[[d % start.window for d in start._frames]]
         raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), NOTHING)
-        return raw.expand(start.capsules, -1, -1).clone()
+        return (raw / SHARP).expand(start.capsules, -1, -1).clone()
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:

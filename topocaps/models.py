@@ -135,12 +135,13 @@ class SequenceModel(nn.Module, ABC):
         return self.topography.roll(t, steps, axis, fill)
 
     @torch.no_grad()
-    def fill(self, x: Tensor, mask: Tensor, rate: float | None = None) -> Tensor:
+    def fill(self, x: Tensor, mask: Tensor, rate: float | None = None, axis: int = 0) -> Tensor:
         """The sequence with its missing frames, where ``mask`` is False, filled in.
 
         A missing frame is decoded from the t of the nearest frame that is there, rolled ``rate``
-        sites for each frame between them: the topography's velocity unless given.
+        sites along ``axis`` for each frame between them: the topography's velocity unless given.
         """
+        self._there(x, mask)
         if not mask.any(1).all():
             raise BadInput("a sequence of which no frame is there cannot be filled")
         rate = self.rate if rate is None else rate
@@ -153,7 +154,7 @@ class SequenceModel(nn.Module, ABC):
         filled = x.clone()
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
-            filled[here] = self.decode(self.roll(found[here], rate * steps)).to(x.dtype)
+            filled[here] = self.decode(self.roll(found[here], rate * steps, axis)).to(x.dtype)
         return filled
 
     @property
@@ -177,10 +178,11 @@ class SequenceModel(nn.Module, ABC):
         """Without what stands where frames are missing: it may be anything, NaN too."""
         if mask is None:
             return x
-        if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+            given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
             raise BadInput(
-                f"a mask is True where a frame is there: {tuple(x.shape[:2])} booleans, not "
-                f"{tuple(mask.shape)} of {mask.dtype}"
+                f"a mask is a tensor, True where a frame is there: {tuple(x.shape[:2])} booleans, "
+                f"not {given}"
             )
         return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, 0.0)
 
@@ -284,11 +286,14 @@ class TopographicVAE(SequenceModel):
             raise BadInput(
                 "a decoder cannot be centred where t has no mean: window and reach are 1"
             )
+        shared = learn(topography, learned)
         centre = TopographicStudentT(topography, topography.window, mu).mean.mean().item()
+        if isinstance(shared, LearnedTopography):  # from sharing nothing, t has no mean
+            centre = shared.typical(mu)
         networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
         decoder = networks.decoder(centre if centred else 0.0)
-        model = cls(*encoders, decoder, learn(topography, learned), mu)
+        model = cls(*encoders, decoder, shared, mu)
         own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         if Learned(learned) is not Learned.NOTHING:
             own["learned"] = Learned(learned).value

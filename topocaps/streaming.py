@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 
 if TYPE_CHECKING:
     from topocaps.models import SequenceModel
@@ -36,6 +36,8 @@ class Stream:
         model, window = self.model, self.model.topography.window
         x = frame[:, None]
         model.check(x, whole=False)
+        if self.t is not None and len(self.t) != len(frame):
+            raise BadInput(f"this stream is of {len(self.t)} sequences, not of {len(frame)}")
         q = model.posterior(x)
         u = None
         if q.u is not None:
@@ -49,13 +51,14 @@ class Stream:
         return self.t
 
     @torch.no_grad()
-    def predict(self, frames: int = 1, rate: float | None = None) -> Tensor:
+    def predict(self, frames: int = 1, rate: float | None = None, axis: int = 0) -> Tensor:
         """The coming frames, (batch, frames, *frame): the last t, rolled ``rate`` sites a frame.
 
-        ``rate`` is the topography's velocity unless given.
+        ``rate`` is the model's own unless given: the topography's velocity, none for a VAE.
         """
         if self.t is None:
             raise BadInput("nothing has been seen yet: give the stream a frame first")
-        rate = self.model.topography.velocity if rate is None else rate
-        ahead = [self.model.roll(self.t, rate * (n + 1)) for n in range(frames)]
+        frames = whole_number("frames", frames)
+        rate = self.model.rate if rate is None else rate
+        ahead = [self.model.roll(self.t, rate * (n + 1), axis) for n in range(frames)]
         return self.model.decode(torch.stack(ahead, 1))

@@ -68,10 +68,7 @@ class TopographicStudentT(Distribution):
 
         Where W is not of zeros and ones, or t has an energy an axis, that is near the mean.
         """
-        nu = self.topography.degrees_of_freedom
-        axes = len(self.topography.axes)
-        if axes > 1:
-            nu = round(self.topography.window * sum(self.topography.reach) / axes)
+        nu, axes = self._squares
         inverse_chi = (
             math.exp(math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)) / math.sqrt(2)
             if nu > 1
@@ -81,11 +78,22 @@ class TopographicStudentT(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two squares."""
-        nu = self.topography.degrees_of_freedom
+        r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two squares.
+
+        Exact where the mean is.
+        """
+        nu, axes = self._squares
         if nu <= 2:
             return self.mean.new_full(self.event_shape, math.nan if nu == 1 else math.inf)
-        return (1 + self.mu.square()) / (nu - 2) - self.mean.square()
+        return (1 + self.mu.square()) / (nu - 2) / axes**2 - self.mean.square()
+
+    @property
+    def _squares(self) -> tuple[int, int]:
+        """In an energy, and how many energies there are."""
+        t = self.topography
+        if len(t.axes) == 1:
+            return t.degrees_of_freedom, 1
+        return round(t.window * sum(t.reach) / len(t.axes)), len(t.axes)
 
 
 class ProductOfStudentT(Distribution):

@@ -77,6 +77,10 @@ class Topography:
         if not isinstance(self.velocity, int | float) or not math.isfinite(self.velocity):
             raise BadInput(f"velocity must be a number of sites a frame, not {self.velocity}")
         object.__setattr__(self, "velocity", float(self.velocity))
+        if abs(self.velocity) > max(shape):
+            raise BadInput(
+                f"velocity {self.velocity:g} is more than once round the {max(shape)} sites a frame"
+            )
         if not self.cyclic and len(shape) > 1:
             raise BadInput("only capsules of one axis can have open ends (cyclic=False)")
         banded = len(shape) == 1 and self.velocity == 1 and self.cyclic and not self.causal
@@ -141,7 +145,9 @@ class Topography:
             return pool_by(w, energy, self.shape)
         return _sums(replace(self, capsules=1), frames, axis, energy.device)(energy)
 
-    def matrix(self, frames: int, axis: int | None = None) -> Tensor:
+    def matrix(
+        self, frames: int, axis: int | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """The same W, dense: rows run over (time, capsule, *site) in that order, columns over
         those of U.
 
@@ -150,7 +156,7 @@ class Topography:
         self.check(frames)
         rows, columns = ((frames, self.capsules, *shape) for shape in (self.shape, self.u_shape))
         time, capsule, *site = torch.meshgrid(*map(torch.arange, rows), indexing="ij")
-        w = torch.zeros(rows + columns)  # on the host: an oracle, not a hot path
+        w = torch.zeros(rows + columns, dtype=dtype)  # on the host: an oracle, not a hot path
         along = self._along(axis)
         for delta, *ks in self._terms(axis):
             for step, weight in _between(self.velocity * delta):
@@ -172,6 +178,8 @@ class Topography:
         """
         if not -len(self.shape) <= axis < len(self.shape):
             raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
+        if not math.isfinite(steps):
+            raise BadInput(f"a roll is by a number of sites, not {steps}")
         dim = axis % len(self.shape) - len(self.shape)
         if self.cyclic:
             return roll(t, steps, dim, fourier)
@@ -338,7 +346,7 @@ def pool_by(w: Tensor, energy: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A capsule's own W, (…, time · sites, time · sites of U), applied to every capsule."""
     time, capsule = -len(shape) - 2, -len(shape) - 1
     rows = energy.transpose(time, capsule).flatten(capsule)  # … capsules (time *u_shape)
-    pooled = _exact_product(rows, w.mT)
+    pooled = exact_product(rows, w.mT)
     frames = energy.shape[time]
     return pooled.unflatten(-1, (frames, *shape)).transpose(time, capsule)
 
@@ -406,7 +414,7 @@ def lattice(topography: Topography) -> tuple[object, ...]:
     return topography.capsules, topography.shape, topography.u_shape, topography.axes
 
 
-def _exact_product(energy: Tensor, w: Tensor) -> Tensor:
+def exact_product(energy: Tensor, w: Tensor) -> Tensor:
     """Not cast to a lower precision, whatever layers are: small energies make large latents."""
     kind = energy.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
@@ -423,7 +431,7 @@ def _capsule_matrix(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    return topography.matrix(frames, axis).to(device, dtype)
+    return topography.matrix(frames, axis, dtype).to(device)
 
 
 def _window_sum(x: Tensor, width: int) -> Tensor:

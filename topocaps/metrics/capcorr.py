@@ -80,8 +80,10 @@ def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, C
     for column in moves.any(0).nonzero().flatten().tolist():
         rows = moves[:, column]
         y = factors[rows][:, :, column]
-        true = y[:, 0]
         at_zero = y == 0
+        # frames since the factor was 0; its own index, where it was so several times
+        since = -at_zero.float().argmax(1) % y.shape[1]
+        true = torch.where(at_zero.sum(1) == 1, since, y[:, 0])
         has_omega = at_zero.any(1)
         distance = (rolls[rows] - true[:, None]).abs().masked_fill(~at_zero, torch.inf)
         omega = distance.argmin(1, keepdim=True)
@@ -96,7 +98,8 @@ def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, C
 
 def _rolls_to_start(t: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """From every frame to frame 0: the mode of the capsules' rolls, and their agreement on it."""
-    steps = math.ceil(t.shape[SITE_AXIS] / rate)
+    # once round; of faster motion, all places that its frames come to
+    steps = math.ceil(t.shape[SITE_AXIS] / rate) if rate <= 1 else t.shape[1]
     sites = tuple(range(SITE_AXIS, t.ndim))
     match = []
     for n in range(steps):

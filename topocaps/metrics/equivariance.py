@@ -35,26 +35,34 @@ def equivariance_errors(t: Tensor, rate: float = 1.0, cyclic: bool = True) -> Te
         rolled = roll(t[:, :-lag], rate * lag, SITE_AXIS)
         apart = (rolled - t[:, lag:]).abs()
         if not cyclic:
-            lost = min(math.ceil(abs(rate) * lag), t.shape[SITE_AXIS])
+            lost = _lost(t.shape[SITE_AXIS], rate, lag)
             kept = t.shape[SITE_AXIS] - lost
             apart = apart.narrow(SITE_AXIS, lost if rate > 0 else 0, kept)
         errors += apart.flatten(1).sum(1)
     return errors
 
 
-def chance_equivariance_error(topography: Topography, frames: int) -> float:
+def chance_equivariance_error(topography: Topography, frames: int, rate: float = 1.0) -> float:
     """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
 
     E|u - v|_1 for independent random unit vectors is E|u - v|_2 times E|w|_1 for one of them.
     """
     d = math.prod(topography.shape)
-    pairs = topography.capsules * frames * (frames - 1) / 2
+    pairs = 0.0
+    for lag in range(1, frames):
+        kept = 1.0 if topography.cyclic else 1 - _lost(topography.shape[0], rate, lag) / d
+        pairs += topography.capsules * (frames - lag) * kept
     if d == 1:
         return pairs
     g = math.lgamma
     distance = 2 * math.exp(g(d / 2) + g(d - 1) - g(d - 0.5) - g((d - 1) / 2))
     length = d * math.exp(g(d / 2) - g((d + 1) / 2)) / math.sqrt(math.pi)
     return pairs * distance * length
+
+
+def _lost(sites: int, rate: float, lag: int) -> int:
+    """Sites that a roll takes over an open end."""
+    return min(math.ceil(abs(rate) * lag), sites)
 
 
 def check_latents(t: Tensor) -> None:

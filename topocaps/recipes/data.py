@@ -41,6 +41,8 @@ class Sprites:
         if self.speed not in (0.5, 1, 2):
             raise BadInput(f"speed must be 0.5, 1 or 2, not {self.speed!r}")
         moving = (self.moving,) if isinstance(self.moving, str) else tuple(self.moving)
+        if not all(isinstance(name, str) for name in moving):
+            raise BadInput(f"moving must be names of factors, not {self.moving!r}")
         object.__setattr__(self, "moving", moving)
 
     def load(self, folder: Path | None = None) -> Splits:

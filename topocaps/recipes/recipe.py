@@ -54,8 +54,13 @@ class Recipe:
         for name in ("centred", "closed"):
             if not isinstance(getattr(self, name), bool):
                 raise BadInput(f"{name} must be true or false, not {getattr(self, name)!r}")
-        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or self.rate <= 0:
+        number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
+        if not number or not 0 < self.rate < math.inf:
             raise BadInput(f"rate must be more than 0 sites a frame, not {self.rate!r}")
+        if self.closed and not self.topography.cyclic:
+            raise BadInput(
+                "capsules with open ends are for sequences that do not come round: closed=false"
+            )
         if self.unseen_window is not None:
             window = whole_number("unseen_window", self.unseen_window)
             if window < self.topography.window:
@@ -70,6 +75,8 @@ class Recipe:
             except ValueError:
                 known = ", ".join(kind)
                 raise BadInput(f"{name} must be one of {known}, not {value!r}") from None
+        if self.model is VAE and self.learned is not Learned.NOTHING:
+            raise BadInput("a VAE shares nothing: it has no W to learn")
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""

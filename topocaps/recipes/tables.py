@@ -142,7 +142,14 @@ TABLES = {
     "open": Table(
         "Open ends (C.2): sprites that grow and do not come round", extensions.OPEN, (_GAIN,)
     ),
-    "causal": Table("Causal (Eq. 22): only the past", extensions.CAUSAL, _WALKED),
+    "causal": Table(
+        "Causal (Eq. 22): only the past",
+        extensions.CAUSAL,
+        _WALKED,
+        note="Each predicts the four frames it has not seen: the causal model 1 to 4 frames after "
+        "the last one, the centred one 6 to 9 frames from the middle of its window. Both are one "
+        "or two frames away from what was seen, round the sequence.",
+    ),
     "axes": Table(
         "Several axes (Eq. 21): x and y on capsules of two axes",
         extensions.AXES,
@@ -157,7 +164,8 @@ TABLES = {
         (sprites.TVAE, sprites.PLAIN),
         _MISSING,
         note="*filled*: the nearest frame's t, rolled (not rolled, for the VAE); *held*: the "
-        "nearest frame as it is; *mean*: of the frames that are there.",
+        "nearest frame's t as it is; *mean*: of the frames that are there. Frames whose image is "
+        "shown elsewhere in the sequence do not count.",
     ),
     "fast": Table("The fast recipe: two models of Table 1", mnist.FAST, _LIKELIHOOD),
 }
