@@ -24,11 +24,12 @@ from topocaps.metrics.equivariance import (
     equivariance_errors,
 )
 from topocaps.metrics.missing import filled_costs
+from topocaps.metrics.probes import specialisation
 from topocaps.metrics.traversal import Traversal, traversal
 from topocaps.models import SequenceModel
 
 PAPER_SAMPLES = 10  # of the papers' log p(x)
-FILLED = 300  # sequences of which frames are taken out and filled in again
+SOME = 300  # sequences, where a few will do
 
 
 @torch.no_grad()
@@ -46,8 +47,8 @@ def evaluate(
     """Bounds, equivariance error, CapCorr and traversal_gain over all of ``sequences``.
 
     ``window`` decides which frames are unseen for the traversal (the model's own unless given);
-    ``closed`` says whether sequences come round (as the topography does unless given). Frames are
-    taken out and filled in again of some 300 sequences.
+    ``closed`` says whether sequences come round (as the topography does unless given). How missing
+    frames are filled in, and how capsules specialise, is of some 300 sequences.
     Means come with 95 % intervals over sequences under ``intervals``.
     """
     sequences = Sequences.of(sequences)
@@ -105,7 +106,7 @@ def evaluate(
             "window": model.topography.window if window is None else window,
             "causal": model.topography.causal,
         },
-        "missing": {} if several_axes else _filled(model, sequences, seed),
+        **_of_some(model, sequences, seed),
         **({"axes": _by_axis(axes, names)} if axes else {}),
         "intervals": {name: _interval(value) for name, value in joined.items()},
         "sequences": len(sequences),
@@ -122,13 +123,20 @@ def _equivariance_errors(t: Tensor, rate: float, model: SequenceModel, axis: Ten
     return errors
 
 
-def _filled(model: SequenceModel, sequences: SequenceSet, seed: int) -> dict[str, Any]:
-    """Of sequences that are spread over all factors."""
+def _of_some(model: SequenceModel, sequences: SequenceSet, seed: int) -> dict[str, Any]:
+    """What is told by a few sequences, spread over all factors: how well missing frames are filled
+    in, and how far capsules specialise on factors."""
+    found: dict[str, Any] = {"missing": {}, "specialisation": None}
     if sequences.frames < 2:
-        return {}
+        return found
     scripts = sequences.fixed()
-    some = scripts[:: max(1, len(scripts) // FILLED)]
-    return filled_costs(model, sequences.show(some).x, seed=seed)
+    some = sequences.show(scripts[:: max(1, len(scripts) // SOME)])
+    if model.topography.axes == (None,):
+        found["missing"] = filled_costs(model, some.x, seed=seed)
+    if some.factors is not None:
+        share = specialisation(model.encode(some.x), some.factors)
+        found["specialisation"] = None if math.isnan(share) else share
+    return found
 
 
 def _by_axis(
