@@ -191,6 +191,8 @@ def learned(topography: LearnedTopography) -> Figure:
             centred, cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=extent
         )
         axis.set_title(title, fontsize=10)
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_locator(MaxNLocator(integer=True))
         axis.set_xlabel("frames from here")
         axis.set_ylabel("sites from here")
         figure.colorbar(image, ax=axis, fraction=0.046)
