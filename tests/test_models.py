@@ -6,7 +6,7 @@ from conftest import every_topography, every_topography_of_the_papers
 
 from topocaps import VAE, BadInput, TopographicVAE, Topography
 from topocaps.metrics import chance_equivariance_error, equivariance_error
-from topocaps.models import build
+from topocaps.models import build, spread_of_capsules
 
 FRAME = (1, 4, 4)
 
@@ -41,6 +41,26 @@ def test_a_sequence_that_waits_has_latents_that_wait(topography, frames):
     """Time is cyclic: starting a frame later delays t by a frame, nothing else."""
     model, x = tvae(topography), torch.rand(2, frames, *FRAME)
     torch.testing.assert_close(model.encode(x.roll(1, 1)), model.encode(x).roll(1, 1))
+
+
+def test_sparsity_is_paid_for_by_capsules_that_stand_out():
+    topography = Topography(3, (5,), window=3)
+    plain, sparse = (tvae(topography, sparsity=price) for price in (0.0, 2.0))
+    sparse.load_state_dict(plain.state_dict())
+    x = torch.rand(2, 5, *FRAME)
+    torch.manual_seed(1)
+    free = plain(x)
+    torch.manual_seed(1)
+    paid = sparse(x)
+    torch.testing.assert_close(paid.elbo, free.elbo)  # it is no part of the bound
+    torch.testing.assert_close(free.objective, free.elbo)
+    assert (paid.objective < paid.elbo).all()
+    level = torch.full((1, 3, 5), 7.0)
+    one = level.clone()
+    one[0, 1, 2] += 4
+    assert spread_of_capsules(level, 2).item() < 0.01
+    assert spread_of_capsules(one, 2).item() == pytest.approx(4 * (4 / 5) ** 0.5, abs=0.01)
+    assert build(sparse.config).sparsity == 2.0
 
 
 def test_t_depends_on_the_frames_of_its_window_and_no_others():

@@ -33,7 +33,7 @@ def test_a_probe_is_the_regression_that_has_no_better():
     standard = (features - best.mean) / best.scale
 
     def loss(weight):
-        penalty = 1e-2 * weight.square().sum() / len(features)
+        penalty = 0.5 * weight.square().sum() / len(features)
         return scores(standard @ weight.T + best.bias, classes) + penalty
 
     for _ in range(20):

@@ -24,6 +24,12 @@ class Evidence:
     log_px_given_t: Tensor
     kl_z: Tensor
     kl_u: Tensor
+    penalty: Tensor | None = None  #: no part of the bound
+
+    @property
+    def objective(self) -> Tensor:
+        """What training raises: the bound, less a penalty where there is one."""
+        return self.elbo if self.penalty is None else self.elbo - self.penalty
 
     @property
     def elbo(self) -> Tensor:

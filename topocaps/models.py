@@ -45,6 +45,7 @@ class SequenceModel(nn.Module, ABC):
     """
 
     topography: Topography
+    sparsity = 0.0  #: nats for each unit of what capsules stand out by (not the papers')
 
     def __init__(self, x_given_t: nn.Module, topography: Topography | LearnedTopography) -> None:
         super().__init__()
@@ -95,7 +96,10 @@ class SequenceModel(nn.Module, ABC):
         if mask is not None:
             log_px_given_t = torch.where(mask, log_px_given_t, 0.0)
         kl_u = kl_to_standard_normal(q.u, self._axes) if q.u else torch.zeros_like(log_px_given_t)
-        return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u)
+        penalty = self.sparsity * spread_of_capsules(t, self._axes) if self.sparsity else None
+        if penalty is not None and mask is not None:
+            penalty = torch.where(mask, penalty, 0.0)
+        return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u, penalty)
 
     def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws:
         """Samples of the posterior and their importance weights."""
@@ -229,6 +233,16 @@ class SequenceModel(nn.Module, ABC):
             break
 
 
+def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
+    """How far the sites of capsules lie apart, summed over capsules: (…, capsules, *shape) to (…).
+
+    A group lasso: where it is paid for, few capsules stand out and the others are level.
+    """
+    sites = t.flatten(1 - axes)
+    apart = sites - sites.mean(-1, keepdim=True)
+    return (apart.square().sum(-1) + 1e-6).sqrt().sum(-1)
+
+
 def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:
     """Refuse frames that are not finite or, for a Bernoulli decoder, outside [0, 1]."""
     if not x.is_floating_point():
@@ -260,8 +274,10 @@ class TopographicVAE(SequenceModel):
         x_given_t: nn.Module,
         topography: Topography | LearnedTopography,
         mu: float = -30.0,
+        sparsity: float = 0.0,
     ) -> None:
         super().__init__(x_given_t, topography)
+        self.sparsity = sparsity
         self.z_given_x, self.u_given_x = z_given_x, u_given_x
         self.mu = nn.Parameter(torch.tensor(float(mu)))
 
@@ -276,11 +292,13 @@ class TopographicVAE(SequenceModel):
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         centred: bool = False,
         learned: Learned | str = Learned.NOTHING,
+        sparsity: float = 0.0,
     ) -> Self:
         """The paper's networks (A.3); ``hidden`` are an encoder's, a decoder has them reversed.
 
         ``centred`` (not the paper's) lets the decoder see t less its mean under the prior;
-        ``learned`` says what of the topography is a parameter.
+        ``learned`` says what of the topography is a parameter; ``sparsity`` is the price of
+        capsules that stand out, in nats.
         """
         if centred and topography.degrees_of_freedom < 2:
             raise BadInput(
@@ -293,10 +311,12 @@ class TopographicVAE(SequenceModel):
         networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
         decoder = networks.decoder(centre if centred else 0.0)
-        model = cls(*encoders, decoder, shared, mu)
+        model = cls(*encoders, decoder, shared, mu, sparsity)
         own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         if Learned(learned) is not Learned.NOTHING:
             own["learned"] = Learned(learned).value
+        if sparsity:
+            own["sparsity"] = float(sparsity)
         model.config = networks.config() | own
         return model
 

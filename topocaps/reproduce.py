@@ -73,7 +73,7 @@ def reproduce(
     return results.write_page()
 
 
-EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "missing")
+EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
 
 
 def names() -> list[str]:

@@ -67,4 +67,13 @@ LEARNED = (
     ),
 )
 
-EXTENSIONS = (*SPEED, *OPEN, *CAUSAL, *AXES, *LEARNED[1:])
+#: Section 7: a price on capsules that stand out, so that each may specialise on some motions.
+SPARSE = (
+    TVAE,
+    *(
+        _recipe(f"sparse-{price:g}", f"sparsity {price:g} between capsules", {}, sparsity=price)
+        for price in (0.1, 0.3, 1.0)
+    ),
+)
+
+EXTENSIONS = (*SPEED, *OPEN, *CAUSAL, *AXES, *LEARNED[1:], *SPARSE[1:])

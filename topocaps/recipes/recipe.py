@@ -35,6 +35,7 @@ class Recipe:
     likelihood: Likelihood = Likelihood.BERNOULLI
     centred: bool = False  #: the decoder sees t less its mean under the prior (not the paper's)
     learned: Learned = Learned.NOTHING  #: of the topography
+    sparsity: float = 0.0  #: price of capsules that stand out, in nats
     rate: float = 1.0  #: sites a frame that the data ask for
     closed: bool = True  #: sequences come round
     unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
@@ -57,6 +58,8 @@ class Recipe:
         number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
         if not number or not 0 < self.rate < math.inf:
             raise BadInput(f"rate must be more than 0 sites a frame, not {self.rate!r}")
+        if not isinstance(self.sparsity, int | float) or not 0 <= self.sparsity < math.inf:
+            raise BadInput(f"sparsity must be 0 or more, not {self.sparsity!r}")
         if self.closed and not self.topography.cyclic:
             raise BadInput(
                 "capsules with open ends are for sequences that do not come round: closed=false"
@@ -75,14 +78,19 @@ class Recipe:
             except ValueError:
                 known = ", ".join(kind)
                 raise BadInput(f"{name} must be one of {known}, not {value!r}") from None
-        if self.model is VAE and self.learned is not Learned.NOTHING:
-            raise BadInput("a VAE shares nothing: it has no W to learn")
+        if self.model is VAE and (self.learned is not Learned.NOTHING or self.sparsity):
+            raise BadInput("a VAE has no W to learn, and no capsules that could be sparse")
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""
         if not 0 <= seed < 2**63:
             raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
-        own = {"mu": self.mu, "centred": self.centred, "learned": self.learned}
+        own = {
+            "mu": self.mu,
+            "centred": self.centred,
+            "learned": self.learned,
+            "sparsity": self.sparsity,
+        }
         settings: dict[str, Any] = {} if self.model is VAE else own
         with seeded(seed):
             return self.model.mlp(
@@ -117,6 +125,7 @@ class Recipe:
             "mu": None if self.model is VAE else self.mu,
             "centred": self.centred and self.model is not VAE,
             "learned": self.learned.value,
+            "sparsity": self.sparsity,
             "norm": self.norm.value,
             "likelihood": self.likelihood.value,
             "training": describe_training(self.training),

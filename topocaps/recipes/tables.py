@@ -159,6 +159,13 @@ TABLES = {
     "learned": Table(
         "Learned W and velocities (section 7)", extensions.LEARNED, _WALKED, picture="learned"
     ),
+    "sparse": Table(
+        "Sparsity between capsules (section 7)",
+        extensions.SPARSE,
+        (Number("specialisation", ("specialisation",), 3), *_WALKED[:3], _LIKELIHOOD[3]),
+        note="*specialisation*: 0 where every capsule moves as much for every factor, 1 where each "
+        "moves for one factor only.",
+    ),
     "missing": Table(
         "Missing frames: nats of a frame that was taken out",
         (sprites.TVAE, sprites.PLAIN),

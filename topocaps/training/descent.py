@@ -23,14 +23,16 @@ from topocaps.training.watching import TERMS
 def bound(
     model: SequenceModel, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
 ) -> Tensor:
-    """The terms of Eq. 12, averaged over frames: (members, terms).
+    """The terms of Eq. 12 and, last, what is raised, averaged over frames: (members, terms + 1).
 
     ``uniform`` numbers choose the sequences, ``noise`` the latents.
     """
     drawn = iter(noise)
     x = sequences.show(sequences.choose(uniform)).x
     evidence = model.evidence(x, lambda like: next(drawn))
-    means = [getattr(evidence, name).flatten(-2).mean(-1).reshape(-1) for name in TERMS]
+    means = [
+        getattr(evidence, name).flatten(-2).mean(-1).reshape(-1) for name in (*TERMS, "objective")
+    ]
     return torch.stack(means, 1)
 
 
@@ -104,7 +106,7 @@ class Plain(Descent):
             terms = self._bound(self.model, sequences, uniform, noise)
         self.optimiser.zero_grad()
         with precision.products(device, cast=False):  # the way back is of the same kinds
-            (-terms[:, TERMS.index("elbo")]).sum().backward()
+            (-terms[:, -1]).sum().backward()
         updated = None
         if self.clips is not None:
             factor = shorter_by(self._squares(), self.clips)
@@ -114,7 +116,7 @@ class Plain(Descent):
                     parameter.grad = shorten(parameter.grad, factor)
         self.optimiser.step()
         self.stack.model.project()
-        return terms.detach(), updated
+        return terms[:, :-1].detach(), updated
 
     @torch.no_grad()
     def _squares(self) -> Tensor:

@@ -26,7 +26,6 @@ from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.precision import Precision
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
-from topocaps.training.watching import TERMS
 
 NORMS = (Norm.NONE, Norm.WEIGHT)  # rows that are projected must be known whole
 
@@ -103,7 +102,7 @@ class Factored(Descent):
             layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):
             terms, inputs = self._bound(self.model, self.layers, sequences, uniform, noise)
-            loss = -terms[:, TERMS.index("elbo")].sum()
+            loss = -terms[:, -1].sum()
             wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
             down = torch.autograd.grad(loss, wanted)
         back, gradients = down[: len(self.layers)], down[len(self.layers) :]
@@ -112,7 +111,7 @@ class Factored(Descent):
         if self.clips is not None:
             shorter = self._shorter(self.clips, inputs, back, turns, gradients)
         self._descend(inputs, back, turns, gradients, shorter)
-        return terms.detach(), None if shorter is None else shorter > 0
+        return terms[:, :-1].detach(), None if shorter is None else shorter > 0
 
     @torch.no_grad()
     def _descend(
