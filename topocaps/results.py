@@ -85,7 +85,7 @@ class Results:
         parts = [_HEAD]
         for name, table in TABLES.items():
             rows = [(recipe, self.of(recipe)) for recipe in table.recipes]
-            if any(found for _, found in rows):
+            if any(_values(number, found) for _, found in rows for number in table.numbers):
                 parts.append(_section(name, table, rows))
                 parts += self._pictures(name, table)
         parts += self._conclusions()
