@@ -91,7 +91,11 @@ def traversals(
         ]
     )
     unseen = walked.unseen.to(x.device)
-    x, t = x.roll(-start, 1), t.roll(-start, 1)
+    lags = range(-start, frames - start)
+    if closed:  # as it is rolled; time that does not close is shown as it passes
+        x, t, lags, start = x.roll(-start, 1), t.roll(-start, 1), range(frames), 0
+    else:
+        rolled, unseen = rolled.roll(start, 1), unseen.roll(start, 1)
     shown = torch.where(unseen[..., None, None, None], 0.35 + 0.25 * x, x)
     blocks = torch.stack([shown, model.decode(t), model.decode(rolled)], 1).clamp(0, 1)
 
@@ -99,12 +103,12 @@ def traversals(
     for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
         axis.imshow(_tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
         axis.set_yticks([down * (row + 0.5) for row in range(len(ROWS))], ROWS)
-        axis.set_xticks([across * (lag + 0.5) for lag in range(frames)], map(str, range(frames)))
+        axis.set_xticks([across * (n + 0.5) for n in range(frames)], map(str, lags))
         axis.tick_params(length=0, labelsize=8)
         axis.spines[:].set_visible(False)
         axis.set_title(label, loc="left", fontsize=10)
         for row in (0, 2):
-            corner = (-0.5, row * down - 0.5)
+            corner = (start * across - 0.5, row * down - 0.5)
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
