@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -19,7 +20,7 @@ from engine import digits
 import topocaps as tc
 from topocaps.data import TransformedImages
 from topocaps.networks import Norm
-from topocaps.recipes import RECIPES
+from topocaps.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Turn, descend
 from topocaps.training.layers import aligned
@@ -28,7 +29,7 @@ from topocaps.training.memory import plan
 from topocaps.training.watching import Silent
 
 FRAME = (3, 28, 28)
-TABLE = [r for name, r in RECIPES.items() if name.startswith("mnist/camera-ready")]
+TABLE = FINAL
 STEPS = 20
 WAYS = {
     "sgd, fp32": (tc.Training(tc.Sgd(1e-4), precision="fp32"), Norm.NONE),
@@ -115,7 +116,7 @@ def memory(sequences, training):
     planned = plan(members, sequences, training).total
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    engine = Engine(members, sequences, range(15), training)
+    engine = Engine(members, sequences, range(len(members)), training)
     engine.advance(1, STEPS, 1000)
     held = torch.cuda.max_memory_allocated() - before
     return {"planned, MB": planned >> 20, "held beside the models, MB": held >> 20}
@@ -160,6 +161,7 @@ def main():
             "member against alone": distance(graph, alone),
             "resumed": resumed(sequences, training, norm),
         }
+        print(name, found[name], file=sys.stderr, flush=True)
     found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"][0])
     found["evaluation"] = evaluation(sequences)
     print(json.dumps(found, indent=2))
