@@ -14,7 +14,7 @@ TINY = ["--epochs", "2", "--set", "resolution=8", "--set", "epoch_size=24", "--s
 
 
 def measure_few(patch):
-    patch.setattr("topocaps.study.SOME", 10)
+    patch.setattr("topocaps.examine.topographic.SOME", 10)
     patch.setattr("topocaps.recipes.data.SOME", 10)
 
 

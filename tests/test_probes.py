@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps import study
 from topocaps.data.mnist import Digits
+from topocaps.examine import topographic
 from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
 
 
@@ -85,10 +85,10 @@ def test_digits_are_probed_from_their_own_sequences(monkeypatch):
         images[:, :, :10] = 60
         return Digits(images, classes.to(torch.uint8))
 
-    monkeypatch.setattr(study, "digits", lambda folder: (some(60), some(40)))
-    monkeypatch.setattr(study, "PROBED", 30)
+    monkeypatch.setattr(topographic, "digits", lambda folder: (some(60), some(40)))
+    monkeypatch.setattr(topographic, "PROBED", 30)
     topography = tc.Topography(2, (18,), window=3)
     model = tc.TopographicVAE.mlp(frame_shape=(3, 28, 28), topography=topography, hidden=(20,))
-    found = study.probe_digits(model, None)
+    found = topographic.probe_digits(model, None)
     assert found.keys() == {"t", "pooled"} and list(found["t"]) == ["10", "30"]
     assert found["t"]["30"] > 0.7

@@ -20,8 +20,7 @@ TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
 @pytest.fixture
 def small(monkeypatch):
     """A table of two small models."""
-    monkeypatch.setattr("topocaps.study.SOME", 3)
-    monkeypatch.setattr("topocaps.reproduce.SOME", 3)
+    monkeypatch.setattr("topocaps.examine.topographic.SOME", 3)
     monkeypatch.setattr("topocaps.recipes.data.SOME", 3)
     recipes = tuple(r.change(TINY) for r in TABLES["table2"].recipes[1:3])
     table = replace(TABLES["table2"], recipes=recipes)

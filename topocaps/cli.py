@@ -15,7 +15,9 @@ from rich.table import Table
 from topocaps import figures, study
 from topocaps.arithmetic import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
+from topocaps.examine.topographic import examples, how_to_walk
 from topocaps.files import make_folder
+from topocaps.models import SequenceModel
 from topocaps.recipes import RECIPES, find
 from topocaps.reproduce import named, names
 from topocaps.reproduce import reproduce as run_tables
@@ -121,9 +123,11 @@ def traverse(
     Example: topocaps traverse runs/demo/tvae --each 3 --out traversals.png
     """
     finished = study.Finished.open(run)
+    if not isinstance(finished.model, SequenceModel):
+        raise BadInput(f"{run} has no capsules that roll: see its {finished.folder.report.name}")
     held_out = study.data_of(run, finished.settings, data).held_out
-    shown = study.examples(held_out, each)
-    how = study.how_to_walk(finished.settings)
+    shown = examples(held_out, each)
+    how = how_to_walk(finished.settings)
     figure = figures.traversals(finished.model, shown, held_out.names, **how)
     path = out or finished.folder.figures / "traversal.png"
     if path.is_dir():

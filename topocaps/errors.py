@@ -31,3 +31,9 @@ class NonFinite(TopocapsError, ArithmeticError):
 
 class Interrupted(TopocapsError):
     """Training was stopped by the user after it had saved its state."""
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what generators do not take."""
+    if not 0 <= seed < 2**63:
+        raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")

@@ -99,9 +99,9 @@ def traversals(
     shown = torch.where(unseen[..., None, None, None], 0.35 + 0.25 * x, x)
     blocks = torch.stack([shown, model.decode(t), model.decode(rolled)], 1).clamp(0, 1)
 
-    figure, axes = _canvas(len(x), 1, (0.62 * frames + 1.6, 2.1 * len(x) + 0.3))
+    figure, axes = canvas(len(x), 1, (0.62 * frames + 1.6, 2.1 * len(x) + 0.3))
     for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
-        axis.imshow(_tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+        axis.imshow(tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
         axis.set_yticks([down * (row + 0.5) for row in range(len(ROWS))], ROWS)
         axis.set_xticks([across * (n + 0.5) for n in range(frames)], map(str, lags))
         axis.tick_params(length=0, labelsize=8)
@@ -118,7 +118,7 @@ def traversals(
 
 def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Mean cost of the rolled frame at every lag, for one or several runs' metrics."""
-    figure, (axis,) = _canvas(1, 1, (6.4, 3.6))
+    figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     reference: list[float] = []
     for name, metrics in runs.items():
         costs = metrics["traversal"]["by_lag"]
@@ -151,7 +151,7 @@ def topography(topography: Topography, frames: int) -> Figure:
     summed = torch.autograd.grad(pool(energy)[here], energy)[0].detach()  # row of W
     tied = pool(summed)  # row of W Wᵀ: squares in common
     rest = tuple(range(2, summed.ndim - 1))
-    figure, axes = _canvas(1, 2, (8.2, 3.9))
+    figure, axes = canvas(1, 2, (8.2, 3.9))
     for axis, values, first, title in zip(
         axes,
         (summed, tied),
@@ -187,7 +187,7 @@ def learned(topography: LearnedTopography) -> Figure:
     now = topography.kernel.cpu()
     shown = {"at first": before[0], "mean of capsules": now.mean(0)}
     shown |= {f"capsule {n}": now[n] for n in range(min(4, len(now)))}
-    figure, axes = _canvas(2, 3, (9.4, 5.6))
+    figure, axes = canvas(2, 3, (9.4, 5.6))
     for axis, (title, kernel) in zip(axes, shown.items(), strict=False):
         centred = kernel.roll(sites // 2, 1).T.numpy()  # sites window
         extent = (frames[0] - 0.5, frames[-1] + 0.5, -(sites // 2) - 0.5, (sites - 1) // 2 + 0.5)
@@ -208,8 +208,8 @@ def learned(topography: LearnedTopography) -> Figure:
 def torus(images: Tensor, classes: Tensor) -> Figure:
     """The image that excites each site most, and its class: (rows, columns, *frame), flattened."""
     rows, columns = classes.shape
-    figure, axes = _canvas(1, 2, (0.42 * columns + 5.2, 0.42 * rows))
-    axes[0].imshow(_tile(images), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    figure, axes = canvas(1, 2, (0.42 * columns + 5.2, 0.42 * rows))
+    axes[0].imshow(tile(images), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
     axes[0].set_axis_off()
     axes[0].set_title("strongest image of every site", fontsize=10)
     colours = axes[1].imshow(classes.numpy(), cmap="tab10", vmin=-0.5, vmax=9.5)
@@ -222,7 +222,7 @@ def torus(images: Tensor, classes: Tensor) -> Figure:
 
 def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Mean CapCorr against L/S, for one or several kinds of model (Fig. 5)."""
-    figure, (axis,) = _canvas(1, 1, (6.4, 3.6))
+    figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     for name, points in found.items():
         lengths, values = zip(*sorted(points), strict=True)
         style = "--" if "untrained" in name or "paper" in name else "-"
@@ -236,9 +236,10 @@ def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Fig
 
 def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     """The bound and its parts by epoch."""
-    figure, axes = _canvas(1, 2, (8.2, 3.2))
+    figure, axes = canvas(1, 2, (8.2, 3.2))
     epochs = [record["epoch"] for record in records]
-    for axis, names in zip(axes, (("elbo", "log_px_given_t"), ("kl_z", "kl_u")), strict=True):
+    kls = tuple(name for name in records[0] if name.startswith("kl_"))
+    for axis, names in zip(axes, (("elbo", "log_px_given_t"), kls), strict=True):
         for name in names:
             axis.plot(epochs, [record[name] for record in records], label=name)
         axis.set_xlabel("epoch")
@@ -248,7 +249,7 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     """A figure of its own, apart from pyplot's."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
@@ -265,7 +266,7 @@ def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _tile(block: Tensor) -> NDArray[np.float32]:
+def tile(block: Tensor) -> NDArray[np.float32]:
     """(rows, columns, channel, height, width) as one picture, white between the frames."""
     rows, columns, channels, height, width = block.shape
     padded = torch.nn.functional.pad(block, (1, 1, 1, 1), value=1.0)

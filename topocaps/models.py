@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from topocaps.evidence import (
     kl_to_standard_normal,
     log_ratio_to_standard_normal,
 )
+from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.learned import Learned, LearnedTopography, learn
 from topocaps.networks import (
     FrameDecoder,
@@ -35,15 +35,14 @@ from topocaps.streaming import Stream
 from topocaps.student_t import TopographicStudentT, studentize
 from topocaps.topography import Topography
 
-Noise = Callable[[Tensor], Tensor]
 
-
-class SequenceModel(nn.Module, ABC):
+class SequenceModel(GenerativeModel):
     """Frames x: (batch, time, *frame), latents t: (batch, time, capsules, *shape).
 
     What the two models share. A model knows its posterior, how z and u become t, and its prior.
     """
 
+    terms: ClassVar = ("elbo", "log_px_given_t", "kl_z", "kl_u")
     topography: Topography
     sparsity = 0.0  #: nats for each unit of what capsules stand out by (not the papers')
 
@@ -51,9 +50,6 @@ class SequenceModel(nn.Module, ABC):
         super().__init__()
         self.x_given_t = x_given_t
         self.topography = topography  # type: ignore[assignment]
-        self.config: dict[str, Any] | None = (
-            None  #: what rebuilds it; None for networks of your own
-        )
 
     @property
     def drawn(self) -> list[tuple[int, ...]]:
@@ -210,7 +206,7 @@ class SequenceModel(nn.Module, ABC):
         return 1 + len(self.topography.shape)
 
     @property
-    def likelihood(self) -> Likelihood:
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
         return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
 
     def check(self, x: Tensor, whole: bool = True) -> None:
@@ -224,13 +220,7 @@ class SequenceModel(nn.Module, ABC):
         if whole:
             self.topography.check(x.shape[1])
         check_values(x, self.likelihood)
-        for parameter in self.parameters():
-            if (x.dtype, x.device) != (parameter.dtype, parameter.device):
-                raise BadInput(
-                    f"frames are {x.dtype} on {x.device}, the model is {parameter.dtype} on "
-                    f"{parameter.device}: move one to the other with .to(…)"
-                )
-            break
+        check_place(x, self)
 
 
 def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
@@ -241,19 +231,6 @@ def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
     sites = t.flatten(1 - axes)
     apart = sites - sites.mean(-1, keepdim=True)
     return (apart.square().sum(-1) + 1e-6).sqrt().sum(-1)
-
-
-def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:
-    """Refuse frames that are not finite or, for a Bernoulli decoder, outside [0, 1]."""
-    if not x.is_floating_point():
-        raise BadInput(f"frames must be floating point, not {x.dtype}")
-    if x.numel() == 0:
-        raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
-    low, high = (v.item() for v in x.aminmax())
-    if not (x.sum().isfinite() or x.isfinite().all()):
-        raise BadInput("frames hold NaN or infinite values")
-    if likelihood is Likelihood.BERNOULLI and (low < 0 or high > 1):
-        raise BadInput(f"frames must lie in [0, 1], not in [{low:g}, {high:g}]")
 
 
 class TopographicVAE(SequenceModel):
@@ -418,7 +395,7 @@ MODELS: dict[str, type[TopographicVAE] | type[VAE]] = {
 }
 
 
-def build(config: dict[str, Any]) -> TopographicVAE | VAE:
+def from_config(config: dict[str, Any]) -> TopographicVAE | VAE:
     """A fresh model from the settings that ``mlp`` recorded."""
     settings = dict(config)
     kind = MODELS[settings.pop("kind")]

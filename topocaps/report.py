@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -24,61 +24,8 @@ class Section:
     table: list[list[str]]
     figures: list[tuple[Path, str]] = field(default_factory=list)
     settings: dict[str, Any] | None = None
+    legend: str = ""  #: what the rows of the table mean, as HTML
 
-
-def table(columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Metrics as text: a header of names, then a row for each number."""
-    metrics = list(columns.values())
-
-    def row(label: str, values: Iterable[float | None], digits: int) -> list[str]:
-        return [label, *(_number(value, digits) for value in values)]
-
-    gains = [m["traversal"]["by_factor"] for m in metrics]
-    moving = [f for f in gains[0] if any(gain.get(f) is not None for gain in gains)]
-    rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving]
-    if moving:
-        rows += [row("gain, mean", [m["traversal_gain"] for m in metrics], 2)]
-    rows += [
-        row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
-        for f in metrics[0]["capcorr"]
-    ]
-    rows += [
-        row(label, [m[key] for m in metrics], digits)
-        for label, key, digits in (
-            ("E_eq", "equivariance_error", 0),
-            ("E_eq of chance", "chance_equivariance_error", 0),
-            (f"log p(x) ≥ (K = {metrics[0]['samples']})", "log_px", 1),
-            ("paper's log p(x)", "log_px_paper", 1),
-            ("ELBO", "elbo", 1),
-        )
-        if any(m[key] for m in metrics)  # single frames have no errors over time
-    ]
-    if "map" in metrics[0]:
-        labels = {"agreement": "neighbours of one class", "shuffled": "when shuffled"}
-        rows += [row(text, [m["map"][key] for m in metrics], 2) for key, text in labels.items()]
-    return [["", *columns], *rows]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return NONE if value is None else f"{value:,.{digits}f}".replace("-", "−")
-
-
-LEGEND = """
-<dl>
-<dt>gain</dt><dd>traversal gain: how well frames that t₀ has not seen are predicted by rolling it.
-1 is perfect, 0 is the sequence's own mean frame (the best an invariant model can do), below 0 is
-worse than not moving at all. Factors that leave no such frame are not listed.</dd>
-<dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
-(Eq. 14). For factors that loop within a sequence the most favourable start counts.
-A dash: the roll never varies, so there is no correlation.</dd>
-<dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
-give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
-<dt>log p(x) ≥</dt><dd>importance-weighted bound with K samples of whole sequences,
-nats a frame, true for any window; not comparable with the papers' numbers.</dd>
-<dt>paper's log p(x)</dt><dd>the released estimator, to stand beside the papers' tables: too high by
-the log of its samples, and no bound where frames share variance.</dd>
-</dl>
-"""
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
@@ -105,10 +52,10 @@ def page(title: str, sections: Sequence[Section]) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="small">Written by topocaps {__version__}.</p>',
     ]
-    for number, section in enumerate(sections):
+    for section in sections:
         parts.append(f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>")
         parts.append(_table(section.table))
-        parts.append(LEGEND if number == 0 else "")
+        parts.append(section.legend)
         parts += [_figure(path, caption) for path, caption in section.figures]
         if section.settings is not None:
             settings = escape(json.dumps(section.settings, indent=2))

@@ -8,29 +8,14 @@ from typing import Any
 
 from topocaps import figures
 from topocaps.errors import BadInput
-from topocaps.learned import LearnedTopography
-from topocaps.metrics import evaluate
-from topocaps.recipes import Recipe
+from topocaps.examine import examination_of
+from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
-from topocaps.recipes.data import SOME, Mnist
 from topocaps.recipes.tables import TABLES
 from topocaps.results import Results
-from topocaps.study import (
-    EVALUATION_SEED,
-    Finished,
-    Job,
-    Say,
-    data_of,
-    examples,
-    how_to_walk,
-    is_map,
-    probe_digits,
-    run_jobs,
-    strongest,
-)
+from topocaps.study import Finished, Job, Say, data_of, run_jobs
 from topocaps.training.run import choose_device
 
-TRAVERSALS = 12  # of a model beside its results
 H200_SECONDS = 104e-6  # a step of a model in a table: the run of results/mnist/camera-ready
 
 
@@ -54,7 +39,12 @@ def reproduce(
         if epochs is not None:
             recipes = tuple(recipe.change([f"training.epochs={epochs}"]) for recipe in recipes)
         jobs = [
-            Job(recipe, runs / recipe.name / f"seed-{seed}", seed)
+            Job(
+                recipe,
+                runs / recipe.name / f"seed-{seed}",
+                seed,
+                runs / recipe.start / f"seed-{seed}" if recipe.start else None,
+            )
             for recipe in recipes
             for seed in range(seeds)
             if not results.has(recipe, seed)
@@ -62,7 +52,7 @@ def reproduce(
         say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
         for run in run_jobs(jobs, data, device, say):
             recipe = next(r for r in recipes if r.name == run.name)
-            metrics = _with_more(run, data, device)
+            metrics = run.metrics | _more(run, data, device)
             bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
             results.keep(recipe, run.metrics["seed"], {**metrics, "elbo_by_epoch": bounds})
             if run.metrics["seed"] == 0:
@@ -90,7 +80,7 @@ def named(what: str) -> list[str]:
     return groups.get(what, [what])
 
 
-def recipes_of(name: str) -> tuple[Recipe, ...]:
+def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
     """What has to be run for a table, a figure or the claims."""
     if name == "claims":
         needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
@@ -98,39 +88,23 @@ def recipes_of(name: str) -> tuple[Recipe, ...]:
     return TABLES[name].recipes
 
 
-def _with_more(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
-    """The metrics, with those of more than one model or data set: on rotation and hue together for
-    a model that saw them singly, and what probes read off it."""
-    recorded = run.settings["data"]
-    if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
-        return run.metrics
-    combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
-    where = choose_device(device)
-    window = run.settings["unseen_window"]
-    model = run.model.to(where)
-    found = evaluate(model, combined.to(where), window=window, seed=EVALUATION_SEED)
-    kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
-    probes = probe_digits(model, data)
+def _more(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
+    """Numbers that are for tables only."""
+    model = run.model.to(choose_device(device))
+    found = examination_of(model).more(model, run.settings, data)
     run.model.cpu()
-    return {**run.metrics, "generalisation": kept, "probes": probes}
+    return found
 
 
 def _show(run: Finished, folder: Path, data: Path | None) -> None:
-    """The pictures of a run that stand beside its results: traversals, a torus."""
+    """The pictures of a run that stand beside its results."""
     held_out = data_of(run.folder.path, run.settings, data).held_out
-    if is_map(run.model):
-        picture = figures.torus(*strongest(run.model, held_out))
-        figures.save(picture, folder / "torus.png")
-        return
-    if isinstance(run.model.topography, LearnedTopography):
-        figures.save(figures.learned(run.model.topography), folder / "learned.png")
-    shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
-    how = how_to_walk(run.settings)
-    picture = figures.traversals(run.model, shown, held_out.names, **how)
-    figures.save(picture, folder / "traversals.png", dpi=80)
+    shown = examination_of(run.model).keepsakes(run.model, held_out, run.settings, run.metrics)
+    for name, figure in shown.items():
+        figures.save(figure, folder / f"{name}.png", dpi=80)
 
 
-def _how_long(name: str, results: Results, recipes: Sequence[Recipe], epochs: int) -> str:
+def _how_long(name: str, results: Results, recipes: Sequence[BaseRecipe], epochs: int) -> str:
     """What the whole table would take here and on a GPU, from what this part of it took."""
     found = [one for recipe in recipes for one in results.of(recipe)]
     if not found:

@@ -13,7 +13,7 @@ from topocaps import figures
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import VAE
-from topocaps.recipes import RECIPES, Recipe
+from topocaps.recipes import RECIPES, BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, HOLDS
 from topocaps.recipes.tables import TABLES, Number, Table
 
@@ -26,10 +26,10 @@ class Results:
 
     folder: Path
 
-    def path(self, recipe: Recipe, seed: int) -> Path:
+    def path(self, recipe: BaseRecipe, seed: int) -> Path:
         return self.folder / recipe.name / f"seed-{seed}.json"
 
-    def has(self, recipe: Recipe, seed: int) -> bool:
+    def has(self, recipe: BaseRecipe, seed: int) -> bool:
         """Whether this recipe was run from this seed for as many epochs."""
         path = self.path(recipe, seed)
         if not path.exists():
@@ -42,13 +42,13 @@ class Results:
             )
         return True
 
-    def keep(self, recipe: Recipe, seed: int, metrics: dict[str, Any]) -> None:
+    def keep(self, recipe: BaseRecipe, seed: int, metrics: dict[str, Any]) -> None:
         """Write a result: what metrics.json holds, in few digits."""
         path = self.path(recipe, seed)
         make_folder(path.parent)
         write_json(path, _few_digits(metrics))
 
-    def of(self, recipe: Recipe) -> list[dict[str, Any]]:
+    def of(self, recipe: BaseRecipe) -> list[dict[str, Any]]:
         """What there is of a recipe, by seed."""
         files = sorted((self.folder / recipe.name).glob("seed-*.json"))
         return [read_json(file) for file in files]
@@ -65,7 +65,7 @@ class Results:
                 figures.save(figures.by_lag(runs), self.folder / f"{data}-by-lag.png")
         points: dict[str, list[tuple[float, float]]] = {}
         for recipe in TABLES["figure5"].recipes:
-            if recipe.model is VAE:
+            if not isinstance(recipe, Recipe) or recipe.model is VAE:
                 continue
             kind = recipe.name.split("/")[-1].split("-")[0]
             length = recipe.topography.window / recipe.topography.shape[0] / 2
@@ -107,7 +107,7 @@ class Results:
         header = ["| conclusion | found | | why |", "|---|---|---|---|"]
         return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
 
-    def _measured(self, recipe: Recipe, number: Number) -> list[float]:
+    def _measured(self, recipe: BaseRecipe, number: Number) -> list[float]:
         return _values(number, self.of(recipe))
 
     def _claims(self) -> list[str]:
@@ -180,7 +180,7 @@ not count, so a window over the whole sequence has none."""
 
 
 def _section(
-    name: str, table: Table, rows: Sequence[tuple[Recipe, Sequence[dict[str, Any]]]]
+    name: str, table: Table, rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
 ) -> str:
     """One table, with what it took to make it."""
     header = ["model"]

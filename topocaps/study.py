@@ -7,34 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from topocaps import figures
 from topocaps.arithmetic import seeded
-from topocaps.data.mnist import digits
-from topocaps.data.sequences import Batch, SequenceSet
-from topocaps.data.transforms import TransformedImages
+from topocaps.building import build
+from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, Interrupted
+from topocaps.examine import examination_of
 from topocaps.files import make_folder, read_json, write_atomically, write_json
-from topocaps.learned import LearnedTopography
-from topocaps.metrics import (
-    accuracy_by_labels,
-    evaluate,
-    neighbour_agreement,
-    pooled,
-    strongest_images,
-)
-from topocaps.models import SequenceModel, build
-from topocaps.recipes import DATA, Recipe, Splits, find
-from topocaps.recipes.data import SOME
-from topocaps.report import Section, page, table
+from topocaps.generative import GenerativeModel
+from topocaps.recipes import DATA, BaseRecipe, Splits, find
+from topocaps.report import Section, page
 from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
 from topocaps.training.watching import Watcher, on_terminal
-
-EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
 Say = Callable[[str], None]
 
@@ -45,7 +31,7 @@ class Finished:
 
     folder: RunFolder
     settings: dict[str, Any]
-    model: SequenceModel
+    model: GenerativeModel
     metrics: dict[str, Any]
 
     @classmethod
@@ -65,9 +51,17 @@ class Finished:
 class Job:
     """A recipe to run from a seed, into a folder."""
 
-    recipe: Recipe
+    recipe: BaseRecipe
     out: Path
     seed: int = 0
+    start: Path | None = None  #: of the run whose weights it starts from [OUT/start]
+
+    @property
+    def before(self) -> Job | None:
+        """What must be finished first: training that this one starts from."""
+        if self.recipe.start is None:
+            return None
+        return Job(find(self.recipe.start), self.start or self.out / "start", self.seed)
 
 
 def run_jobs(
@@ -81,6 +75,9 @@ def run_jobs(
 
     What is done already is kept. A model that is no longer finite is said to be so and left out.
     """
+    first = {job.before.out: job.before for job in jobs if job.before is not None}
+    if first:
+        run_jobs(list(first.values()), data, device, say, watch)
     together: dict[object, list[Job]] = {}
     for job in jobs:
         together.setdefault((job.recipe.data, job.recipe.training.pace), []).append(job)
@@ -100,17 +97,16 @@ def _run_group(
 ) -> list[Finished | None]:
     recipes = [job.recipe for job in jobs]
     splits = recipes[0].data.load(data)
-    frames, frame_shape = splits.train.frames, splits.train.frame_shape
+    frame_shape = splits.train.frame_shape
     for recipe in recipes:
-        if (recipe.unseen_window or 0) > frames:
-            raise BadInput(f"unseen_window {recipe.unseen_window} is more than {frames} frames")
+        recipe.check(splits.train)
     folders = [RunFolder(job.out) for job in jobs]
     done = [folder.weights.exists() and folder.report.exists() for folder in folders]
     names = {recipe.name for recipe in recipes}
     label = names.pop() if len(names) == 1 else f"{len(jobs)} models"
     try:
         runs = fit_together(
-            [job.recipe.build(frame_shape, job.seed) for job in jobs],
+            [_initial(job, frame_shape) for job in jobs],
             splits.train,
             training=[recipe.training for recipe in recipes],
             outs=[job.out for job in jobs],
@@ -137,6 +133,12 @@ def _run_group(
     return finished
 
 
+def _initial(job: Job, frame_shape: tuple[int, ...]) -> GenerativeModel:
+    """The model before its first step: fresh, or with the weights it starts from."""
+    model = job.recipe.build(frame_shape, job.seed)
+    return model if job.before is None else load(job.before.out, model).train()
+
+
 def evaluate_run(
     path: Path,
     device: str = "auto",
@@ -149,28 +151,22 @@ def evaluate_run(
     splits = splits or data_of(path, settings, data)
     with seeded(settings["seed"]):
         untrained = build(settings["model"])
+    examination = examination_of(model)
     where = choose_device(device)
-
-    def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
-        fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
-        found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **how_to_walk(settings))
-        return {**found, "map": _map(which, fixed)} if is_map(which) else found
-
     history = folder.records()
     write_json(
         folder.metrics,
         {
             "schema": SCHEMA,
             "recipe": settings["name"],
-            **on(splits.held_out, splits.each, model),
+            **examination.measure(model, untrained, splits, settings, where),
             "split": splits.name,
             "data": splits.source,
-            "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.train, SOME, model),
             "epochs": len(history),
             "seed": settings["seed"],
             "seconds": history[-1]["seconds"],
             "together": history[-1].get("together", 1),  # models that shared these seconds
+            "complaint": history[-1].get("complaint"),
             "device": settings["device"],
         },
     )
@@ -178,57 +174,6 @@ def evaluate_run(
     draw_figures(finished, splits.held_out)
     write_atomically(folder.report, page(settings["name"], [section(finished)]))
     return finished
-
-
-def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a recipe says of traversals: frames that count as unseen, speed, whether time closes."""
-    walk = {"window": settings["unseen_window"], "rate": settings.get("rate", 1.0)}
-    return walk | {"closed": settings.get("closed")}
-
-
-PROBED = 10_000  # labelled sequences, and as many to test on
-
-
-@torch.no_grad()
-def probe_digits(model: SequenceModel, folder: Path | None) -> dict[str, Any]:
-    """{what is read: {labels: accuracy}}: digits from the t of one moving, turned, coloured frame,
-    and from what of it no roll changes."""
-    where = next(model.parameters()).device
-    sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
-    for part in digits(folder):
-        moving = TransformedImages(part.images)
-        fixed = moving.balanced(-(-PROBED // len(moving.motion.together)), EVALUATION_SEED)
-        read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
-        t = torch.cat(read)
-        classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
-        sets["t"].append((t.flatten(1), classes))
-        sets["pooled"].append((pooled(t).flatten(1), classes))
-    with torch.enable_grad():
-        return {
-            name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
-            for name, (train, test) in sets.items()
-        }
-
-
-def is_map(model: SequenceModel) -> bool:
-    return model.topography.capsules == 1 and len(model.topography.shape) == 2
-
-
-def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
-    """Whether neighbours of a map like images of the same class."""
-    _, classes = strongest(model, sequences)
-    found = neighbour_agreement(classes)
-    shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
-    return {**shares, "classes": classes.tolist()}
-
-
-def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
-    """The images that excite the sites of a map most, and their classes."""
-    which = strongest_images(model, sequences)[0]  # rows columns
-    shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
-    assert shown.factors is not None
-    images = shown.x[:, 0].unflatten(0, which.shape)
-    return images.cpu(), shown.factors[:, 0, 0].reshape(which.shape).cpu()
 
 
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
@@ -255,19 +200,13 @@ def compare(runs: list[Finished]) -> list[list[str]]:
     """One table: every run, then the untrained control of the first."""
     columns = {run.name: run.metrics for run in runs}
     columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
-    return table(columns)
+    return examination_of(runs[0].model).table(columns)
 
 
 def section(run: Finished) -> Section:
     """The part of a report that one run fills."""
-    captions = {
-        "torus": figures.TORUS_CAPTION,
-        "traversal": figures.TRAVERSAL_CAPTION,
-        "by_lag": figures.BY_LAG_CAPTION,
-        "topography": figures.TOPOGRAPHY_CAPTION,
-        "learned": figures.LEARNED_CAPTION,
-        "history": figures.HISTORY_CAPTION,
-    }
+    examination = examination_of(run.model)
+    captions = examination.captions
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
     metrics = run.metrics
     columns = {
@@ -279,12 +218,14 @@ def section(run: Finished) -> Section:
         title=run.name,
         text=f"{metrics['epochs']} epochs in {metrics['seconds']:.0f} s on {metrics['device']}"
         f"{_in_company(metrics)}, seed {metrics['seed']}; "
-        f"{metrics['sequences']} sequences evaluated.",
-        table=table(columns),
+        f"{metrics['sequences']} sequences evaluated."
+        + (f" {metrics['complaint']}." if metrics.get("complaint") else ""),
+        table=examination.table(columns),
         figures=[
             (files[name], caption) for name, caption in captions.items() if files[name].exists()
         ],
         settings=run.settings,
+        legend=examination.legend,
     )
 
 
@@ -296,26 +237,11 @@ def _in_company(metrics: dict[str, Any]) -> str:
 def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
-    drawn = {"history": figures.history(run.folder.records())}
-    if isinstance(run.model.topography, LearnedTopography):
-        drawn["learned"] = figures.learned(run.model.topography)
-    else:
-        drawn["topography"] = figures.topography(run.model.topography, held_out.frames)
-    if is_map(run.model):
-        drawn["torus"] = figures.torus(*strongest(run.model, held_out))
-    else:
-        shown = examples(held_out)
-        how = how_to_walk(run.settings)
-        drawn["traversal"] = figures.traversals(run.model, shown, held_out.names, **how)
-        drawn["by_lag"] = figures.by_lag({run.name: run.metrics})
+    examination = examination_of(run.model)
+    drawn = examination.draw(run.model, held_out, run.settings, run.metrics)
+    drawn["history"] = figures.history(run.folder.records())
     for name, figure in drawn.items():
         figures.save(figure, run.folder.figures / f"{name}.png")
-
-
-def examples(held_out: SequenceSet, each: int = 1) -> Batch:
-    """The sequences that figures show: ``each`` of every factor, always the same."""
-    shown = held_out.balanced(each, seed=1)
-    return next(shown.batches(len(shown)))
 
 
 def data_of(path: Path, settings: dict[str, Any], folder: Path | None = None) -> Splits:

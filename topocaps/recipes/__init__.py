@@ -1,20 +1,23 @@
 """What can be run, as data."""
 
 from topocaps.errors import BadInput
+from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.claims import VARIANTS
 from topocaps.recipes.data import DATA, Splits
 from topocaps.recipes.dsprites import DSPRITES
 from topocaps.recipes.extensions import EXTENSIONS
 from topocaps.recipes.mnist import MNIST
+from topocaps.recipes.part_whole import PART_WHOLE, PartWholeRecipe
 from topocaps.recipes.recipe import Recipe
 from topocaps.recipes.sprites import SPRITES
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (*SPRITES, *EXTENSIONS, *MNIST, *DSPRITES, *VARIANTS)
+RECIPES: dict[str, BaseRecipe] = {
+    recipe.name: recipe
+    for recipe in (*SPRITES, *EXTENSIONS, *MNIST, *DSPRITES, *VARIANTS, *PART_WHOLE)
 }
 
 
-def find(name: str) -> Recipe:
+def find(name: str) -> BaseRecipe:
     """The recipe of that name."""
     if name not in RECIPES:
         near = [known for known in RECIPES if name.split("/")[-1] in known] or list(RECIPES)
@@ -22,4 +25,4 @@ def find(name: str) -> Recipe:
     return RECIPES[name]
 
 
-__all__ = ["DATA", "RECIPES", "Recipe", "Splits", "find"]
+__all__ = ["DATA", "RECIPES", "BaseRecipe", "PartWholeRecipe", "Recipe", "Splits", "find"]

@@ -1,33 +1,26 @@
-"""A recipe: everything that decides a run, as data."""
+"""A recipe of a topographic model: everything that decides a run, as data."""
 
 from __future__ import annotations
 
-import ast
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from topocaps.arithmetic import seeded
-from topocaps.errors import BadInput, whole_number
+from topocaps.data.sequences import SequenceSet
+from topocaps.errors import BadInput, check_seed, whole_number
 from topocaps.learned import Learned
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
-from topocaps.recipes.data import Data
+from topocaps.recipes.base import BaseRecipe
 from topocaps.topography import Topography
-from topocaps.training import Training
-from topocaps.training.run import describe_training
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Data, model, training, and what the papers claim for them."""
+@dataclass(frozen=True, kw_only=True)
+class Recipe(BaseRecipe):
+    """Data, topographic model, training, and what the papers claim for them."""
 
-    name: str
-    about: str
-    data: Data
     topography: Topography
-    training: Training
     model: type[TopographicVAE] | type[VAE] = TopographicVAE
     hidden: tuple[int, ...] | None = None  #: an encoder's layers; the paper's where None
     mu: float = -30.0
@@ -39,7 +32,6 @@ class Recipe:
     rate: float = 1.0  #: sites a frame that the data ask for
     closed: bool = True  #: sequences come round
     unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
-    claims: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
@@ -83,8 +75,7 @@ class Recipe:
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""
-        if not 0 <= seed < 2**63:
-            raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
+        check_seed(seed)
         own = {
             "mu": self.mu,
             "centred": self.centred,
@@ -102,23 +93,22 @@ class Recipe:
                 **settings,
             )
 
+    def check(self, sequences: SequenceSet) -> None:
+        if (self.unseen_window or 0) > sequences.frames:
+            raise BadInput(
+                f"unseen_window {self.unseen_window} is more than {sequences.frames} frames"
+            )
+
     def settings(self) -> dict[str, Any]:
         """What a run folder records beside the model, the training and the seed."""
-        return {
-            "name": self.name,
-            "data": {"kind": type(self.data).__name__, **asdict(self.data)},
-            "unseen_window": self.unseen_window,
-            "rate": self.rate,
-            "closed": self.closed,
-            "claims": dict(self.claims),
-        }
+        walk = {"unseen_window": self.unseen_window, "rate": self.rate, "closed": self.closed}
+        return super().settings() | walk
 
     def describe(self) -> dict[str, Any]:
         """The whole recipe as plain data."""
         model = next(name for name, kind in MODELS.items() if kind is self.model)
         return {
-            **self.settings(),
-            "about": self.about,
+            **super().describe(),
             "model": model,
             "topography": asdict(self.topography),
             "hidden": self.hidden,
@@ -128,60 +118,4 @@ class Recipe:
             "sparsity": self.sparsity,
             "norm": self.norm.value,
             "likelihood": self.likelihood.value,
-            "training": describe_training(self.training),
         }
-
-    def change(self, changes: Iterable[str]) -> Recipe:
-        """With ``key=value`` settings; a key is a path such as topography.window, or its end."""
-        recipe = self
-        for text in changes:
-            key, equals, value = text.partition("=")
-            if not equals:
-                raise BadInput(f"a setting is key=value, not {text!r}")
-            recipe = _replace_at(recipe, _find(recipe, key.strip()), _parse(value.strip()))
-        return recipe
-
-
-_FIXED = ("name", "about", "model", "claims")
-
-
-def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The paths of all settings that can be changed."""
-    found = []
-    for f in fields(value):
-        inner = getattr(value, f.name)
-        if path or f.name not in _FIXED:
-            here = (*path, f.name)
-            found += _keys(inner, here) if is_dataclass(inner) else [here]
-    return found
-
-
-def _find(recipe: Recipe, key: str) -> tuple[str, ...]:
-    wanted = tuple(key.split("."))
-    keys = _keys(recipe)
-    found = [path for path in keys if path[-len(wanted) :] == wanted]
-    if len(found) != 1:
-        known = ", ".join(".".join(path) for path in keys)
-        raise BadInput(f"there is no setting {key!r}; there are {known}")
-    return found[0]
-
-
-def _replace_at(value: Any, path: tuple[str, ...], new: Any) -> Any:
-    name, *rest = path
-    if rest:
-        new = _replace_at(getattr(value, name), tuple(rest), new)
-    try:
-        return replace(value, **{name: new})
-    except (TypeError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{name} cannot be {new!r}") from error
-
-
-def _parse(text: str) -> Any:
-    if text.lower() in ("true", "false", "none"):
-        text = text.capitalize()
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

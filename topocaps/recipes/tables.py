@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topocaps.recipes import dsprites, extensions, mnist, sprites
-from topocaps.recipes.recipe import Recipe
+from topocaps.recipes.base import BaseRecipe
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Table:
     """A table of a paper, with the numbers that stand beside it here."""
 
     title: str
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Number, ...]
     picture: str = "traversals"  #: that is shown of the first seed
     claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: other than recipes'
@@ -79,7 +79,7 @@ _PROBES = tuple(
 _ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
 
 
-def _named(*endings: str) -> tuple[Recipe, ...]:
+def _named(*endings: str) -> tuple[BaseRecipe, ...]:
     return tuple(r for r in (*mnist.FIRST, *dsprites.FIRST) if r.name.endswith(endings))
 
 

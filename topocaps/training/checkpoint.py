@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,7 +25,7 @@ class Progress:
     step: int = 0
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)  # of the terms, over this epoch so far
-    history: list[dict[str, float]] = field(default_factory=list)  # a record for every epoch
+    history: list[dict[str, Any]] = field(default_factory=list)  # a record for every epoch
     failed: str | None = None  # since when and why it is no longer finite
 
 

@@ -9,21 +9,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.models import SequenceModel
+from topocaps.generative import GenerativeModel
 from topocaps.networks import lead
 from topocaps.topography import Topography, TopographyStack
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
-from topocaps.training.watching import TERMS
 
 
 def bound(
-    model: SequenceModel, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    model: GenerativeModel, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
 ) -> Tensor:
-    """The terms of Eq. 12 and, last, what is raised, averaged over frames: (members, terms + 1).
+    """The model's terms and, last, what is raised, averaged over frames: (members, terms + 1).
 
     ``uniform`` numbers choose the sequences, ``noise`` the latents.
     """
@@ -31,7 +30,8 @@ def bound(
     x = sequences.show(sequences.choose(uniform)).x
     evidence = model.evidence(x, lambda like: next(drawn))
     means = [
-        getattr(evidence, name).flatten(-2).mean(-1).reshape(-1) for name in (*TERMS, "objective")
+        getattr(evidence, name).flatten(-2).mean(-1).reshape(-1)
+        for name in (*model.terms, "objective")
     ]
     return torch.stack(means, 1)
 
@@ -91,7 +91,11 @@ class Plain(Descent):
         self, stack: Stack, training: Training, clips: Sequence[float | None] | None = None
     ) -> None:
         super().__init__(stack, training, clips)
-        self.optimiser = training.optimiser.build(self.parameters.values())
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in self.parameters.items():
+            groups.setdefault(stack.model.rate_of(name), []).append(parameter)
+        self.optimiser = training.optimiser.build(groups.values())
+        self.relative_rates = list(groups)
         self.model, self._bound, self._rate = stack.model, bound, 0.0
 
     def compile(self) -> None:
@@ -130,11 +134,12 @@ class Plain(Descent):
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:
             self._rate = rate
-            for group in self.optimiser.param_groups:
+            groups = zip(self.optimiser.param_groups, self.relative_rates, strict=True)
+            for group, relative in groups:
                 if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
+                    group["lr"].fill_(relative * rate)
                 else:
-                    group["lr"] = rate
+                    group["lr"] = relative * rate
 
     def moments(self, name: str) -> dict[str, Tensor]:
         return dict(self.optimiser.state.get(self.parameters[name], {}))
@@ -164,13 +169,14 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
 
-def readable(stack: Stack) -> SequenceModel:
+def readable(stack: Stack) -> GenerativeModel:
     """A copy that shares the stack's parameters, with W as a tensor: compilers read it as it is."""
     shared: dict[int, Any] = {id(value): value for value in stack.tensors().values()}
     model = copy.deepcopy(stack.model, shared)
-    if isinstance(model.topography, Topography) and model.topography.is_small(stack.frames):
+    topography = getattr(model, "topography", None)
+    if isinstance(topography, Topography) and topography.is_small(stack.frames):
         parameter = next(stack.model.parameters())
-        together = TopographyStack([model.topography], stack.frames)
+        together = TopographyStack([topography], stack.frames)
         model.topography = together.to(parameter)  # type: ignore[assignment]
     return model
 

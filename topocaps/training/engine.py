@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.models import SequenceModel
+from topocaps.generative import GenerativeModel
 from topocaps.training.descent import Descent, Plain, compiled, side_by_side
 from topocaps.training.factored import Factored
 from topocaps.training.settings import Training, for_each
@@ -25,7 +25,6 @@ from topocaps.training.stack import (
     by_architecture,
     randomness,
 )
-from topocaps.training.watching import TERMS
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
 LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
@@ -40,7 +39,7 @@ class Engine:
 
     def __init__(
         self,
-        models: Sequence[SequenceModel],
+        models: Sequence[GenerativeModel],
         sequences: SequenceSet,
         seeds: Sequence[int],
         training: Training | Sequence[Training],
@@ -93,7 +92,7 @@ class Engine:
         for part in self.parts:
             statistics = torch.cat([part.sums, part.left_out[:, None]], 1).tolist()
             for place, values in zip(part.places, statistics, strict=True):
-                found[place] = dict(zip((*TERMS, LEFT_OUT), values, strict=True))
+                found[place] = dict(zip((*part.terms, LEFT_OUT), values, strict=True))
         return [found[place] for place in sorted(found)]
 
     def failures(self) -> dict[int, str]:
@@ -141,7 +140,7 @@ class Engine:
         return part, part.places.index(place)
 
     def _step(self) -> None:
-        """One step up the bound for every model (Eq. 12)."""
+        """One step up the bound for every model."""
         self.step += 1
         work = [functools.partial(part.advance, self.sequences, self.step) for part in self.parts]
         side_by_side(work, self._streams)
@@ -185,9 +184,10 @@ class _Part:
         self.randomness: Randomness = randomness(seeds, device)
         kind = Factored if Factored.suits(stack, self.training) else Plain
         self.descent: Descent = kind(stack, self.training, [one.clip for one in trainings])
-        self.sums = torch.zeros(len(stack), len(TERMS), dtype=torch.float64, device=device)
+        self.terms = stack.model.terms
+        self.sums = torch.zeros(len(stack), len(self.terms), dtype=torch.float64, device=device)
         # the first step at which a term, or a weight, was not finite; 0 is never
-        self.failed = torch.zeros(len(stack), len(TERMS) + 1, dtype=torch.int64, device=device)
+        self.failed = torch.zeros(len(stack), len(self.terms) + 1, dtype=torch.int64, device=device)
         # steps without an update, as their gradient was not finite
         self.left_out = torch.zeros(len(stack), dtype=torch.int64, device=device)
         self.record: Any = _record
@@ -215,9 +215,9 @@ class _Part:
     def failures(self) -> dict[int, str]:
         if not self.failed.any():
             return {}
-        names = [*TERMS, "a weight"]
+        names = [*self.terms, "a weight"]
         # what depends on another is named after it: the bound, and what is decoded, come last
-        parts = [*reversed(range(len(TERMS))), len(TERMS)]
+        parts = [*reversed(range(len(self.terms))), len(self.terms)]
         found = {}
         for place, failed in zip(self.places, self.failed.tolist(), strict=True):
             if any(failed):

@@ -97,7 +97,7 @@ class Factored(Descent):
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        frames = noise[0].shape[: -1 - len(self.model.topography.shape)].numel()
+        frames = noise[0].shape[: -len(self.stack.model.drawn[0])].numel()
         for layer in self.layers:
             layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from topocaps.evidence import Posterior
-from topocaps.models import SequenceModel
+from topocaps.generative import GenerativeModel
 from topocaps.networks import GaussianEncoder, Linear, Norm
 
 PART = 64  # inputs: the least that a kernel moves of a row at once
 
 
-def factor(model: SequenceModel, members: int) -> list[FactoredLinear]:
+def factor(model: GenerativeModel, members: int) -> list[FactoredLinear]:
     """Put factored layers in the place of the linear ones."""
     z, u = getattr(model, "z_given_x", None), getattr(model, "u_given_x", None)
     if z is not None and u is not None and PairedEncoder.suits(z, u):
@@ -33,7 +33,7 @@ def factor(model: SequenceModel, members: int) -> list[FactoredLinear]:
     return [module for module in model.modules() if isinstance(module, FactoredLinear)]
 
 
-def layers_are_called_once(model: SequenceModel, frames: int) -> bool:
+def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
     """Whether each linear layer has one input and one output in a step, found without computing.
 
     The factors of a layer that is called twice, or never, are not those of its gradient.

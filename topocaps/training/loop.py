@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from topocaps.arithmetic import steady_arithmetic
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import Interrupted
-from topocaps.models import SequenceModel
+from topocaps.generative import GenerativeModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
@@ -22,7 +23,7 @@ SAVING = 0.03  # of the time may go into saving states
 
 
 def train(
-    models: Sequence[SequenceModel],
+    models: Sequence[GenerativeModel],
     sequences: SequenceSet,
     training: Training | Sequence[Training],
     *,
@@ -105,9 +106,15 @@ def train(
                             continue
                         left_out = int(one.sums.pop(LEFT_OUT))
                         means = {name: total / steps_per_epoch for name, total in one.sums.items()}
-                        record = {"epoch": step // steps_per_epoch, "step": step, **means}
+                        record: dict[str, Any] = {
+                            "epoch": step // steps_per_epoch,
+                            "step": step,
+                            **means,
+                        }
                         record |= {LEFT_OUT: left_out} if left_out else {}
                         record |= {"together": len(models)}
+                        if complaint := models[place].complaint(means):
+                            record |= {"complaint": complaint}
                         one.history.append({**record, "seconds": round(seconds, 3)})
                         one.sums = {}
                         if left_out == steps_per_epoch:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
-from topocaps.models import SequenceModel
+from topocaps.generative import GenerativeModel
 from topocaps.training.settings import Training, for_each
 
 USABLE = 0.9  # of what is free
@@ -38,7 +38,7 @@ class Plan:
 
 
 def plan(
-    models: Sequence[SequenceModel],
+    models: Sequence[GenerativeModel],
     sequences: SequenceSet,
     training: Training | Sequence[Training],
 ) -> Plan:
@@ -68,7 +68,7 @@ def plan(
 
 
 def split(
-    models: Sequence[SequenceModel],
+    models: Sequence[GenerativeModel],
     sequences: SequenceSet,
     training: Training | Sequence[Training],
     free: int,
@@ -112,7 +112,7 @@ def free_memory(device: torch.device) -> int:
     return min(found)
 
 
-def _activations(model: SequenceModel, sequences: SequenceSet, batch: int) -> int:
+def _activations(model: GenerativeModel, sequences: SequenceSet, batch: int) -> int:
     """Bytes that autograd keeps of one step, with the frames."""
     shape = (batch, sequences.frames, *sequences.frame_shape)
     frames = torch.empty(shape, device="meta")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,9 @@ class Sgd:
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
             raise BadInput(f"momentum must be a number in [0, 1), not {self.momentum!r}")
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        parameters = list(parameters)
-        lr = _rate_for(parameters, self.lr)
-        return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, fused=True)
+    def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
+        """For parameters in groups, each with a rate of its own."""
+        return torch.optim.SGD(_with_rates(groups, self.lr), momentum=self.momentum, fused=True)
 
     def lr_at(self, step: int, steps: int) -> float:
         return self.lr
@@ -60,11 +59,11 @@ class Adam:
         if self.warmup != 0:
             whole_number("warmup", self.warmup)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        parameters = list(parameters)
-        lr = _rate_for(parameters, self.lr)
-        on_gpu = isinstance(lr, Tensor)
-        return torch.optim.Adam(parameters, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
+    def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
+        """For parameters in groups, each with a rate of its own."""
+        found = _with_rates(groups, self.lr)
+        on_gpu = isinstance(found[0]["lr"], Tensor)
+        return torch.optim.Adam(found, betas=self.betas, fused=True, capturable=on_gpu)
 
     def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """What the first moment is multiplied with, and the second, at step number ``count``."""
@@ -76,10 +75,14 @@ class Adam:
         return warm * self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def _rate_for(parameters: list[nn.Parameter], lr: float) -> float | Tensor:
-    """On a GPU a tensor, which a captured step reads anew each time."""
-    device = parameters[0].device
-    return torch.tensor(lr, device=device) if device.type == "cuda" else lr
+def _with_rates(groups: Iterable[list[nn.Parameter]], lr: float) -> list[dict[str, Any]]:
+    """On a GPU a rate is a tensor, which a captured step reads anew each time."""
+    found = []
+    for parameters in groups:
+        device = parameters[0].device
+        rate = torch.tensor(lr, device=device) if device.type == "cuda" else lr
+        found.append({"params": parameters, "lr": rate})
+    return found
 
 
 def _check_rate(lr: float) -> None:

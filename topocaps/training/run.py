@@ -14,10 +14,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from topocaps.building import build
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.errors import BadInput, NonFinite
+from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, write_atomically, write_json
-from topocaps.models import SequenceModel, build, check_values
+from topocaps.generative import GenerativeModel, check_values
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
@@ -30,7 +31,7 @@ from topocaps.training.watching import Watcher, on_terminal
 class Run:
     """A trained model, how its training went and, where it was asked for, its folder."""
 
-    model: SequenceModel
+    model: GenerativeModel
     history: list[dict[str, Any]]
     seconds: float
     device: str
@@ -39,7 +40,7 @@ class Run:
 
 
 def fit(
-    model: SequenceModel,
+    model: GenerativeModel,
     sequences: Any,
     *,
     training: Training = Training(),  # noqa: B008 (frozen)
@@ -73,7 +74,7 @@ def fit(
 
 
 def fit_together(
-    models: Sequence[SequenceModel],
+    models: Sequence[GenerativeModel],
     sequences: Any,
     *,
     seeds: Sequence[int],
@@ -98,8 +99,7 @@ def fit_together(
     for model in models:
         check(model, sequences)
     for seed in seeds:
-        if not 0 <= seed < 2**63:
-            raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
+        check_seed(seed)
     where = choose_device(device)
     told = {
         "sequences": len(sequences),
@@ -140,7 +140,7 @@ def fit_together(
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    model: SequenceModel
+    model: GenerativeModel
     seed: int
     training: Training
     folder: RunFolder | None
@@ -246,7 +246,7 @@ def _count(models: Sequence[object]) -> str:
     return "1 model" if len(models) == 1 else f"{len(models)} models"
 
 
-def load(run: str | Path, model: SequenceModel | None = None) -> SequenceModel:
+def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeModel:
     """The model of a finished run; ``model`` where its networks were your own."""
     folder = RunFolder(Path(run))
     settings = folder.settings()
@@ -264,7 +264,7 @@ def load(run: str | Path, model: SequenceModel | None = None) -> SequenceModel:
     return model.eval()
 
 
-def check(model: SequenceModel, sequences: SequenceSet) -> None:
+def check(model: GenerativeModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
     images = sequences.images
     x = next(sequences.batches(1)).x

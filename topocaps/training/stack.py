@@ -6,11 +6,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput
+from topocaps.generative import GenerativeModel
 from topocaps.models import SequenceModel
 from topocaps.networks import Linear
 from topocaps.topography import TopographyStack, lattice
@@ -22,7 +24,7 @@ class Stack:
     A single model is its own stack: no axis is added, so that networks of any kind will do.
     """
 
-    def __init__(self, members: Sequence[SequenceModel], frames: int) -> None:
+    def __init__(self, members: Sequence[GenerativeModel], frames: int) -> None:
         self.members, self.frames = list(members), frames
         self.model = self.members[0]
         if len(self.members) == 1:
@@ -30,7 +32,7 @@ class Stack:
         if len(by_architecture(members)) > 1:
             raise BadInput("models of one stack must have the same networks")
         self.model = copy.deepcopy(self.members[0])
-        topographies = [m.topography for m in self.members]
+        topographies: list[Any] = [m.topography for m in self.members]
         parameter = next(self.model.parameters())
         self.model.topography = TopographyStack(topographies, frames).to(parameter)  # type: ignore[assignment]
         for name, _ in self.members[0].named_parameters():
@@ -63,21 +65,21 @@ class Stack:
 
 
 def by_architecture(
-    models: Sequence[SequenceModel], trainings: Sequence[Hashable] | None = None
+    models: Sequence[GenerativeModel], trainings: Sequence[Hashable] | None = None
 ) -> list[list[int]]:
     """The places of models that can be one stack: the same networks, capsules, sites, training."""
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
         shapes = tuple((name, p.shape) for name, p in model.named_parameters())
-        sites = lattice(model.topography)
+        sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
         training = None if trainings is None else trainings[place]
         alone = None if _is_stackable(model) else place
         groups.setdefault((kind, shapes, sites, training, alone), []).append(place)
     return list(groups.values())
 
 
-def _is_stackable(model: SequenceModel) -> bool:
+def _is_stackable(model: GenerativeModel) -> bool:
     """Whether all that holds parameters knows an axis for the models: not so layers of others."""
     own = (Linear, SequenceModel)
     return all(

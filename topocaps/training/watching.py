@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-TERMS = ("elbo", "log_px_given_t", "kl_z", "kl_u")
-
 
 class Watcher(Protocol):
     """Told about every step and epoch of a training run."""
@@ -87,9 +85,17 @@ class Lines:
 
 
 def describe(terms: dict[str, Any]) -> str:
-    """The bound and its parts, in nats a frame."""
-    bound, log_px, kl_z, kl_u = (terms[name] for name in TERMS)
-    return f"elbo {bound:.1f} = {log_px:.1f} - kl z {kl_z:.1f} - kl u {kl_u:.1f}"
+    """The bound and its parts, in nats a frame; then what else there is to watch."""
+    parts = "".join(f" - {_said(name)} {terms[name]:.1f}" for name in terms if name[:3] == "kl_")
+    rest = "".join(f", {_said(name)} {terms[name]:.2f}" for name in terms if name in _WATCHED)
+    return f"elbo {terms['elbo']:.1f} = {terms['log_px_given_t']:.1f}{parts}{rest}"
+
+
+def _said(name: str) -> str:
+    return name.replace("_", " ")
+
+
+_WATCHED = ("logit_spread", "largest_share", "clutter", "wholes_on", "parts_on")
 
 
 def on_terminal(label: str) -> Watcher:

@@ -1,0 +1,17 @@
+"""Parts and wholes: the probabilistic capsule model of Smith et al. (2020)."""
+
+from topocaps.capsules.layers import Belief, Capsules, Connection
+from topocaps.capsules.model import CapsuleEvidence, PartWhole, Poses, Scene
+from topocaps.capsules.templates import Templates, composite
+
+__all__ = [
+    "Belief",
+    "CapsuleEvidence",
+    "Capsules",
+    "Connection",
+    "PartWhole",
+    "Poses",
+    "Scene",
+    "Templates",
+    "composite",
+]

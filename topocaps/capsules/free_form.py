@@ -1,0 +1,97 @@
+"""Inference for one image at a time: its own q, optimised (section 2.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from topocaps.capsules import poses
+from topocaps.capsules.layers import Belief, Capsules
+from topocaps.capsules.model import PartWhole
+from topocaps.errors import BadInput, whole_number
+
+
+@dataclass(frozen=True)
+class FreeForm:
+    """What optimisation found for a batch of images."""
+
+    beliefs: tuple[Belief, ...]  #: q of every layer, wholes first
+    bounds: Tensor  #: of every image before every step and after the last: (steps + 1, …)
+
+
+def optimise(
+    model: PartWhole,
+    x: Tensor,
+    beliefs: Sequence[Belief] | None = None,
+    *,
+    steps: int = 100,
+    lr: float = 0.03,
+) -> FreeForm:
+    """Raise each image's bound in the parameters of its own q; the model stays as it is.
+
+    Starts from the encoder's q, or from ``beliefs`` (wholes first). Every step draws presences and
+    poses, sums selections out given them (the E-step of the routing) and moves q up the gradient:
+    Adam, whose steps shrink to nothing along a cosine. Images do not know of each other, so a batch
+    is as good as one by one.
+    """
+    steps = whole_number("steps", steps)
+    if not (isinstance(lr, int | float) and 0 < lr < math.inf):
+        raise BadInput(f"lr must be a number above 0, not {lr!r}")
+    model.check(x)
+    with torch.no_grad():
+        start = model.believe(x) if beliefs is None else tuple(beliefs)
+    leaves = [leaf for belief in start for leaf in _leaves(belief)]
+    rule = torch.optim.Adam(leaves, lr=lr)
+    bounds = []
+    for step in range(steps + 1):
+        current = _beliefs(leaves, start)
+        bound = model.bound(x, current, model.draw(current)).elbo
+        bounds.append(bound.detach())
+        if step == steps:
+            break
+        rule.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+        gradients = torch.autograd.grad(-bound.sum(), leaves)
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
+        rule.step()
+    found = _beliefs([leaf.detach() for leaf in leaves], start)
+    return FreeForm(found, torch.stack(bounds))
+
+
+def moved(beliefs: Sequence[Belief], by: Tensor) -> tuple[Belief, ...]:
+    """Beliefs about an image, for the image moved ``by`` a map (6,): everything moves with it.
+
+    Parts are drawn by A, and objects above them stand at I + A; spreads stay.
+    """
+    identity = poses.scaled(1.0).to(by)
+    found = []
+    for layer, belief in enumerate(beliefs):
+        lowest = layer == len(beliefs) - 1
+        stands = belief.poses if lowest else identity + belief.poses
+        there = poses.after(stands, by)
+        found.append(Belief(belief.logits, there if lowest else there - identity, belief.spread))
+    return tuple(found)
+
+
+def expected_values(model: PartWhole, beliefs: Sequence[Belief]) -> list[Capsules]:
+    """What is most to be expected of every layer."""
+    return [belief.values(model.temperature) for belief in beliefs]
+
+
+def _leaves(belief: Belief) -> list[Tensor]:
+    """What is optimised: logits, poses and, of Normal ones, the logs of spreads."""
+    spread = [] if belief.spread is None else [belief.spread.log()]
+    values = (belief.logits, belief.poses, *spread)
+    return [value.detach().clone().requires_grad_() for value in values]
+
+
+def _beliefs(leaves: Sequence[Tensor], like: Sequence[Belief]) -> tuple[Belief, ...]:
+    rest = iter(leaves)
+    return tuple(
+        Belief(next(rest), next(rest), None if one.spread is None else next(rest).exp())
+        for one in like
+    )

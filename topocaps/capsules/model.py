@@ -1,0 +1,298 @@
+"""The part-whole capsule model (Smith et al. 2020): its density, its bound, its networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from topocaps.capsules import concrete, poses
+from topocaps.capsules.encoders import PartEncoder, WholeEncoder
+from topocaps.capsules.layers import Belief, Capsules, Connection, log_normal
+from topocaps.capsules.templates import Templates
+from topocaps.errors import BadInput
+from topocaps.generative import GenerativeModel, Noise, check_place, check_values
+from topocaps.networks import Likelihood
+
+
+class Poses(StrEnum):
+    """What q says of poses."""
+
+    DELTA = "delta"  #: a point: the value is then no bound on log p(x)
+    NORMAL = "normal"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A drawing of the generative model: capsules of all layers, whom they selected, the image."""
+
+    layers: tuple[Capsules, ...]
+    selected: tuple[Tensor, ...]  #: of every layer but the first; 0 is the dummy
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class CapsuleEvidence:
+    """The terms of the bound (Eq. 8) in nats and what tells whether it is alive: (batch, time).
+
+    With Delta poses the entropy of q(A) is missing, and ``elbo`` is no bound.
+    """
+
+    log_px_given_t: Tensor
+    kl_parts: Tensor  #: of all layers but the top: log q - log p, drawn
+    kl_wholes: Tensor
+    logit_spread: Tensor  #: how far the presences of wholes vary over images; 0 is dead
+    largest_share: Tensor  #: of the parts that are there, of the whole that takes most
+    clutter: Tensor  #: the dummy's share of them
+    wholes_on: Tensor
+    parts_on: Tensor
+
+    @property
+    def elbo(self) -> Tensor:
+        return self.log_px_given_t - self.kl_parts - self.kl_wholes
+
+    @property
+    def objective(self) -> Tensor:
+        return self.elbo
+
+
+class PartWhole(GenerativeModel):
+    """Wholes are made of parts, and parts of templates; poses go down by affine maps.
+
+    ``sizes`` are capsules of every layer, wholes first. Images x: (batch, time, *frame); every
+    frame is an image of its own.
+    """
+
+    terms: ClassVar = (
+        "elbo", "log_px_given_t", "kl_parts", "kl_wholes",
+        "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
+    )  # fmt: skip
+    likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        sizes: Sequence[int] = (16, 16),
+        template: int = 12,
+        poses_are: Poses | str = Poses.DELTA,
+        noise: float = 0.2,
+        prior: float = 0.1,
+        scale: float = 0.43,
+        temperature: float = 1.0,
+        clutter: float = 0.1,
+        width: int = 128,
+        depth: int = 4,
+        slower: float = 0.3,
+    ) -> None:
+        super().__init__()
+        self.config = {
+            "kind": "PartWhole",
+            "frame_shape": list(frame_shape),
+            "sizes": list(sizes),
+            "template": template,
+            "poses_are": Poses(poses_are).value,
+            "noise": noise,
+            "prior": prior,
+            "scale": scale,
+            "temperature": temperature,
+            "clutter": clutter,
+            "width": width,
+            "depth": depth,
+            "slower": slower,
+        }
+        self.frame_shape, self.sizes = _checked_frame(frame_shape), _checked_sizes(sizes)
+        self.poses_are = Poses(poses_are)
+        self.noise, self.temperature, self.slower = noise, temperature, slower
+        self.prior_logit = math.log(prior / (1 - prior))
+        # parts are drawn by their poses; objects above them stand where they are by default
+        bases = [torch.zeros(poses.NUMBERS)] * (len(sizes) - 1) + [poses.scaled(scale)]
+        connected = zip(pairwise(self.sizes), bases[1:], strict=True)
+        self.connections = nn.ModuleList(
+            Connection(above, below, base, temperature=temperature, clutter=clutter)
+            for (above, below), base in connected
+        )
+        self.templates = Templates(self.sizes[-1], template, self.frame_shape)
+        self.part_encoder = PartEncoder(self.sizes[-1], self.frame_shape, bases[-1])
+        self.whole_encoders = nn.ModuleList(
+            WholeEncoder(below, above, base, width=width, depth=depth)
+            for (above, below), base in zip(pairwise(self.sizes), bases[1:], strict=True)
+        )
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls(**{name: value for name, value in config.items() if name != "kind"})
+
+    @property
+    def links(self) -> list[Connection]:
+        """Between layers, the uppermost first."""
+        return list(self.connections)  # type: ignore[arg-type]
+
+    def log_density(self, layers: Sequence[Capsules], x: Tensor) -> Tensor:
+        """log p(x, t, A of all layers, wholes first), selections summed out: (…) (Eq. 8)."""
+        below = zip(self.links, pairwise(layers), strict=True)
+        connected = sum(link.log_density(*two) for link, two in below)
+        return self.log_prior(layers[0]) + connected + self.log_likelihood(layers[-1], x)
+
+    def log_prior(self, wholes: Capsules) -> Tensor:
+        """Eq. 1 and 2: (…)."""
+        prior = torch.full_like(wholes.logits, self.prior_logit)
+        presences = concrete.log_density(wholes.logits, prior, self.temperature)
+        return (presences + log_normal(wholes.poses, 0.0, 1.0)).sum(-1)
+
+    def log_likelihood(self, parts: Capsules, x: Tensor) -> Tensor:
+        """log N(x; the drawn image, noise) (Eq. 7): (…)."""
+        apart = ((x - self.templates(parts)) / self.noise).flatten(-3)
+        norm = math.log(self.noise) + 0.5 * math.log(2 * math.pi)
+        return -0.5 * apart.square().sum(-1) - apart.shape[-1] * norm
+
+    @torch.no_grad()
+    def sample(self, n: int, relaxed: bool = False) -> Scene:
+        """n images from wholes down (Eq. 1-7), without pixel noise; things are there or not.
+
+        ``relaxed``, presences lie between 0 and 1, as in the model that the bound is of.
+        """
+        like = next(self.parameters())
+        top = like.new_full((n, self.sizes[0]), self.prior_logit)
+        logits = concrete.draw(top, torch.randn_like(top), self.temperature)
+        if not relaxed:
+            logits = torch.where(torch.rand_like(top) < top.sigmoid(), torch.inf, -torch.inf)
+        where = torch.randn(n, self.sizes[0], poses.NUMBERS, dtype=like.dtype, device=like.device)
+        layers, selected = [Capsules(logits, where)], []
+        for link in self.links:
+            below, chosen = link.sample(layers[-1], relaxed)
+            layers.append(below)
+            selected.append(chosen)
+        return Scene(tuple(layers), tuple(selected), self.templates(layers[-1]))
+
+    def believe(self, x: Tensor) -> tuple[Belief, ...]:
+        """q of every layer, wholes first, each from what is most to be expected below it."""
+        beliefs = [self._as_asked(self.part_encoder(x))]
+        for encoder in reversed(list(self.whole_encoders)):
+            beliefs.append(self._as_asked(encoder(beliefs[-1].values(self.temperature))))
+        return tuple(reversed(beliefs))
+
+    def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> CapsuleEvidence:
+        """The terms of Eq. 8 with one draw of q; layers are drawn from below (Figure 2)."""
+        belief = self._as_asked(self.part_encoder(x))
+        beliefs, layers = [belief], [self._draw(belief, noise)]
+        for encoder in reversed(list(self.whole_encoders)):
+            belief = self._as_asked(encoder(layers[-1]))
+            beliefs.append(belief)
+            layers.append(self._draw(belief, noise))
+        return self.bound(x, beliefs[::-1], layers[::-1])
+
+    def bound(
+        self, x: Tensor, beliefs: Sequence[Belief], layers: Sequence[Capsules]
+    ) -> CapsuleEvidence:
+        """The terms for ``layers`` that were drawn from ``beliefs``, wholes first."""
+        shape = x.shape[:-3]
+        joints = [
+            link.log_joint(*two) for link, two in zip(self.links, pairwise(layers), strict=True)
+        ]
+        kl_parts = sum(
+            belief.log_density(values, self.temperature) - joint.logsumexp(-2).sum(-1)
+            for belief, values, joint in zip(beliefs[1:], layers[1:], joints, strict=True)
+        )
+        # of parts that are there, what each whole takes
+        there = layers[-1].presences[..., None, :]
+        shares = (joints[-1].softmax(-2) * there).sum(-1).flatten(0, -2).sum(0) / there.sum()
+        wholes = beliefs[0].logits
+        spread = wholes.flatten(0, -2).std(0, correction=0).mean()
+        return CapsuleEvidence(
+            log_px_given_t=self.log_likelihood(layers[-1], x),
+            kl_parts=torch.as_tensor(kl_parts),
+            kl_wholes=self._kl_to_prior(beliefs[0]),
+            logit_spread=spread.detach().expand(shape),
+            largest_share=shares[1:].max().detach().expand(shape),
+            clutter=shares[0].detach().expand(shape),
+            wholes_on=layers[0].presences.sum(-1).detach(),
+            parts_on=layers[-1].presences.sum(-1).detach(),
+        )
+
+    def draw(
+        self, beliefs: Sequence[Belief], noise: Noise = torch.randn_like
+    ) -> tuple[Capsules, ...]:
+        """A value of every layer, each from its own q."""
+        return tuple(self._draw(belief, noise) for belief in beliefs)
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The image that parts draw as they are most to be expected: (…, *frame)."""
+        self.check(x)
+        return self.templates(self.part_encoder(x).values(self.temperature))
+
+    def _kl_to_prior(self, wholes: Belief) -> Tensor:
+        """In closed form; of Delta poses, -log p: (…)."""
+        prior = torch.full_like(wholes.logits, self.prior_logit)
+        found = concrete.kl(wholes.logits, prior).sum(-1)
+        if wholes.spread is None:
+            return found - log_normal(wholes.poses, 0.0, 1.0).sum(-1)
+        variance = wholes.spread.square()
+        kl = 0.5 * (wholes.poses.square() + variance - 1) - wholes.spread.log()
+        return found + kl.sum((-1, -2))
+
+    def _as_asked(self, belief: Belief) -> Belief:
+        delta = self.poses_are is Poses.DELTA
+        return Belief(belief.logits, belief.poses, None) if delta else belief
+
+    def _draw(self, belief: Belief, noise: Noise) -> Capsules:
+        presence = noise(belief.logits)
+        pose = None if belief.spread is None else noise(belief.poses)
+        return belief.draw(presence, pose, self.temperature)
+
+    @property
+    def drawn(self) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for size in reversed(self.sizes):
+            found.append((size,))
+            if self.poses_are is Poses.NORMAL:
+                found.append((size, poses.NUMBERS))
+        return found
+
+    def rate_of(self, name: str) -> float:
+        return self.slower if name.startswith("whole_encoders") else 1.0
+
+    def complaint(self, means: Mapping[str, float]) -> str | None:
+        """Which collapse the means of an epoch's terms show, if any."""
+        if means["logit_spread"] < DEAD:
+            return (
+                f"collapsed: presences of wholes hardly vary over images (logit spread "
+                f"{means['logit_spread']:.3f}); take another seed or a lower lr"
+            )
+        if means["largest_share"] > ALL:
+            share = f"{means['largest_share']:.0%}"
+            return f"collapsed: one whole takes {share} of the parts; start c tighter"
+        if means["clutter"] > ALL:
+            return f"collapsed: {means['clutter']:.0%} of the parts belong to no whole"
+        return None
+
+    def check(self, x: Tensor) -> None:
+        if x.ndim < 4 or tuple(x.shape[-3:]) != self.frame_shape:
+            raise BadInput(
+                f"images must be (…, *frame) with frame {self.frame_shape}, not {tuple(x.shape)}"
+            )
+        check_values(x, self.likelihood)
+        check_place(x, self)
+
+
+DEAD = 0.1  # spread of the logits of t⁰ under which the top is dead
+ALL = 0.9  # of the parts
+
+
+def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
+    shape = tuple(frame_shape)
+    if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < 4:
+        raise BadInput(f"frames must be (channels, height, width), 4 pixels at least, not {shape}")
+    return shape
+
+
+def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(sizes)
+    if len(found) < 2 or min(found) < 1:
+        raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {found}")
+    return found

@@ -1,0 +1,59 @@
+"""What the lowest capsules look like: templates with alpha, moved by poses, drawn over another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import grid_sample
+
+from topocaps.capsules import poses
+from topocaps.capsules.layers import Capsules
+
+_OPAQUE = 1 - 1e-6  # nothing hides all, so that logs are finite
+
+
+class Templates(nn.Module):
+    """Draws an image from parts (the text before Eq. 7): the first lies lowest, on black.
+
+    The ground is opaque: on a transparent one, "over" divides presences out again.
+    """
+
+    pixels: Tensor
+
+    def __init__(self, parts: int, size: int, frame_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.frame_shape = tuple(frame_shape)
+        channels, height, width = self.frame_shape
+        self.colour = nn.Parameter(1 + 0.1 * torch.randn(parts, channels, size, size))  # logits
+        self.alpha = nn.Parameter(0.5 * torch.randn(parts, 1, size, size))  # logits
+        self.register_buffer("pixels", poses.grid(height, width), persistent=False)
+
+    def images(self) -> Tensor:
+        """Colours and, last, alpha: (parts, channels + 1, size, size), in [0, 1]."""
+        return torch.cat([self.colour, self.alpha], 1).sigmoid()
+
+    def moved(self, parts: Capsules) -> tuple[Tensor, Tensor]:
+        """Colours (…, parts, *frame) and alphas times presences (…, parts, 1, height, width)."""
+        front = parts.poses.shape[:-2]
+        looked_up = poses.apply(poses.inverse(parts.poses), self.pixels).flatten(0, -4)
+        images = self.images()
+        images = images.expand(front.numel(), *images.shape).flatten(0, 1)
+        drawn = grid_sample(images, looked_up, align_corners=False)
+        drawn = drawn.unflatten(0, (*front, parts.poses.shape[-2]))
+        colour, alpha = drawn[..., :-1, :, :], drawn[..., -1:, :, :]
+        # outside its square a template is clear: its colour there counts for nothing
+        return colour, alpha * parts.presences[..., None, None, None]
+
+    def forward(self, parts: Capsules) -> Tensor:
+        """The mean of the image: (…, *frame)."""
+        return composite(*self.moved(parts))
+
+
+def composite(colour: Tensor, alpha: Tensor) -> Tensor:
+    """Layers (…, layers, channels, height, width), the first lowest, over black; all at once.
+
+    A layer is seen through what lies over it: :math:`c_k a_k prod_{l > k} (1 - a_l)`.
+    """
+    through = torch.log1p(-_OPAQUE * alpha)
+    over = through.sum(-4, keepdim=True) - through.cumsum(-4)
+    return (colour * alpha * over.exp()).sum(-4)

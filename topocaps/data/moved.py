@@ -1,0 +1,253 @@
+"""Digits under affine maps, drawn anew each time they are seen; and affNIST from its own files."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample, pad
+
+from topocaps.data.mnist import Digits
+from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.errors import BadInput, whole_number
+
+STEPS = 2**16  #: between the ends of what a digit may do; the middle is one of them
+AFFNIST_SIDE = 40
+
+
+class Moves(NamedTuple):
+    """What digits may do, each uniformly between its ends. A tuple, so that a digest tells it."""
+
+    degrees: float = 0.0  #: turned by as much at most, either way
+    canvas: int = 28  #: side of the frame; digits are put in the middle of it
+    shift: float | None = 0.0  #: in pixels, either way; None: to wherever all ink is on the canvas
+    shear: float = 0.0  #: columns by which a row leans per row, either way
+    scale: tuple[float, float] = (1.0, 1.0)  #: least and greatest, of each axis
+
+
+UPRIGHT = Moves()
+
+
+def rotated_up_to(degrees: float, canvas: int = 28) -> Moves:
+    """Rotated MNIST (Table 1 of Smith et al.): any angle up to this, clockwise or counter-."""
+    return Moves(degrees=degrees, canvas=canvas)
+
+
+def affnist_style() -> Moves:
+    """Much as affNIST's digits were moved, all inside 40 x 40; its own are read by ``affnist``."""
+    return Moves(degrees=20.0, canvas=AFFNIST_SIDE, shift=None, shear=0.2, scale=(0.8, 1.2))
+
+
+@dataclass(frozen=True)
+class MovedDigits(SequenceSet):
+    """Digits, each in a random pose: sequences of one frame (1, canvas, canvas).
+
+    Digits are scaled, then sheared, turned and shifted, all about the middle; bilinear, black
+    outside. A script is (…, 1, 7): the image, and of rotation, shear, both scales (x, y) and both
+    shifts how many of ``STEPS`` it is from its lower end.
+    """
+
+    images: Tensor  # (images, height, width), bytes
+    classes: Tensor  # (images,)
+    moves: Moves = UPRIGHT
+    scripts: Tensor | None = None  # (sequences, 1, 7): a fixed set; else every image is in one
+
+    def __post_init__(self) -> None:
+        _check_moves(self.moves)
+        if self.images.ndim != 3 or self.images.dtype != torch.uint8:
+            raise BadInput(
+                "digits must be bytes (images, height, width), not "
+                f"{self.images.dtype} {tuple(self.images.shape)}"
+            )
+        if self.classes.shape != self.images.shape[:1]:
+            raise BadInput(f"{len(self.images)} digits have classes {tuple(self.classes.shape)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("class",)
+
+    @property
+    def frames(self) -> int:
+        return 1
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        return 1, self.moves.canvas, self.moves.canvas
+
+    @property
+    def numbers(self) -> int:
+        return 7
+
+    @property
+    def fewest(self) -> int:
+        return len(self)
+
+    def __len__(self) -> int:
+        return len(self.images if self.scripts is None else self.scripts)
+
+    def choose(self, uniform: Tensor) -> Tensor:  # … 7 -> … 1 7
+        uniform = uniform.double()
+        if self.scripts is not None:  # a fixed set: one of its sequences
+            return self.scripts[(uniform[..., 0] * len(self.scripts)).long()]
+        image, pose = uniform[..., :1] * len(self.images), uniform[..., 1:] * (STEPS + 1)
+        return torch.cat([image, pose], -1).long()[..., None, :]
+
+    def fixed(self) -> Tensor:
+        if self.scripts is not None:
+            return self.scripts
+        return self._one_each(len(self.images), seed=0)
+
+    def balanced(self, each: int | None, seed: int) -> MovedDigits:
+        """Different images, all of them with None; classes are as frequent as they happen to be."""
+        if self.scripts is not None:
+            raise BadInput("this set is fixed already: balance the one it was made of")
+        count = min(each or len(self.images), len(self.images))
+        return replace(self, scripts=self._one_each(count, seed).to(self.images.device))
+
+    def _one_each(self, count: int, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        image = torch.randperm(len(self.images), generator=generator)[:count, None]
+        pose = torch.randint(STEPS + 1, (count, self.numbers - 1), generator=generator)
+        return torch.cat([image, pose], -1)[:, None]
+
+    def show(self, script: Tensor) -> Batch:
+        script = script.to(self.images.device)
+        image = script[..., 0]
+        digits = self.images[image].float() / 255
+        angle, shear, x_scale, y_scale, *shares = (script[..., 1:].float() / STEPS).unbind(-1)
+        moves = self.moves
+        linear = linear_map(
+            _between(-math.radians(moves.degrees), math.radians(moves.degrees), angle),
+            _between(-moves.shear, moves.shear, shear),
+            torch.stack([_between(*moves.scale, x_scale), _between(*moves.scale, y_scale)], -1),
+        )
+        share = torch.stack(shares, -1)
+        if moves.shift is None:
+            shift = _between(*room(digits, linear, moves.canvas), share)
+        else:
+            shift = _between(-moves.shift, moves.shift, share)
+        x = placed(digits, linear, shift, moves.canvas)
+        return Batch(x[..., None, :, :], self.classes[image].long()[..., None])
+
+
+def linear_map(angle: Tensor, shear: Tensor, scale: Tensor) -> Tensor:
+    """Scaled (…, 2), then sheared along x, then turned counter-clockwise as seen: (…, 2, 2).
+
+    Maps take x before y, and y points down.
+    """
+    cos, sin = angle.cos(), angle.sin()
+    x_scale, y_scale = scale.unbind(-1)
+    to_x = torch.stack([cos * x_scale, (cos * shear + sin) * y_scale], -1)
+    to_y = torch.stack([-sin * x_scale, (cos - sin * shear) * y_scale], -1)
+    return torch.stack([to_x, to_y], -2)
+
+
+def placed(images: Tensor, linear: Tensor, shift: Tensor, canvas: int) -> Tensor:
+    """Images (…, height, width) mapped about their middle, then shifted: (…, canvas, canvas).
+
+    Where all pixels move alike and by whole numbers, they keep their values to the bit.
+    """
+    height, width = images.shape[-2:]
+    x, y = _pixels(canvas, canvas, images.device)
+    x, y = x - shift[..., 0, None, None], y - shift[..., 1, None, None]
+    a, b, c, d = _entries(linear)
+    area = a * d - b * c
+    x, y = (d * x - b * y) / area + width / 2, (a * y - c * x) / area + height / 2
+    # in a square of a power of two, the halves that grid_sample counts in are exact
+    side = 2 ** math.ceil(math.log2(max(height, width)))
+    square = pad(images, (0, side - width, 0, side - height)).reshape(-1, 1, side, side)
+    places = torch.stack([x, y], -1) * (2 / side) - 1
+    seen = grid_sample(square, places.reshape(-1, canvas, canvas, 2), align_corners=False)
+    return seen.reshape(*images.shape[:-2], canvas, canvas)
+
+
+def room(images: Tensor, linear: Tensor, canvas: int) -> tuple[Tensor, Tensor]:
+    """The least and the greatest shift (…, 2) that leave all ink of mapped images on the canvas.
+
+    Ink is taken to surround the middle of its image, as that of digits does.
+    """
+    a, b, c, d = _entries(linear)
+    height, width = images.shape[-2:]
+    x, y = _pixels(height, width, images.device)
+    edge = canvas / 2 + 0.5  # the first pixel that is not on it
+    ends = []
+    for by_x, by_y in ((a, b), (c, d)):
+        ink = (images > 0) * (by_x * x + by_y * y)
+        reach = (by_x.abs() + by_y.abs())[..., 0, 0]  # of a pixel around its centre, bilinear
+        ends.append((reach - edge - ink.amin((-2, -1)), edge - reach - ink.amax((-2, -1))))
+    low, high = (torch.stack(end, -1) for end in zip(*ends, strict=True))
+    return low, high
+
+
+def _entries(linear: Tensor) -> tuple[Tensor, ...]:
+    """The four numbers of a map, each (…, 1, 1)."""
+    return linear.flatten(-2)[..., None, None].unbind(-3)
+
+
+def _pixels(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Centres of columns (width,) and of rows (height, 1), from the middle."""
+    x = torch.arange(width, device=device) + 0.5 - width / 2
+    return x, (torch.arange(height, device=device) + 0.5 - height / 2)[:, None]
+
+
+def _between(low: float | Tensor, high: float | Tensor, share: Tensor) -> Tensor:
+    return low + (high - low) * share
+
+
+def _check_moves(moves: Moves) -> None:
+    whole_number("canvas", moves.canvas)
+    low, high = moves.scale
+    if not 0 < low <= high:
+        raise BadInput(f"scale must be the least and the greatest, above 0, not {moves.scale!r}")
+    for name in ("degrees", "shear", "shift"):
+        value = getattr(moves, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise BadInput(f"{name} must be how far digits may go, 0 or more, not {value!r}")
+
+
+# affNIST's files ----------------------------------------------------------------------------------
+
+
+def affnist(path: str | Path) -> Digits:
+    """Transformed digits (images, 40, 40) of affNIST (Tieleman), as published: a file of Matlab's.
+
+    A folder is read as all its .mat in order (``transformed/test_batches``: 1.mat to 32.mat).
+    """
+    path = Path(path)
+    if path.is_file():
+        return _read_mat(path)
+    files = sorted(path.glob("*.mat"), key=lambda file: (len(file.name), file.name))
+    if not files:
+        raise BadInput(f"there is no affNIST at {path}: give one of its .mat files, or a folder")
+    parts = [_read_mat(file) for file in files]
+    images, classes = [part.images for part in parts], [part.classes for part in parts]
+    return Digits(torch.cat(images), torch.cat(classes))
+
+
+def _read_mat(path: Path) -> Digits:
+    try:
+        matlab = importlib.import_module("scipy.io")
+    except ImportError as error:
+        raise BadInput("affNIST's files are Matlab's, which scipy reads: install scipy") from error
+    try:
+        found = matlab.loadmat(path, simplify_cells=True).get("affNISTdata")
+        if not isinstance(found, dict) or not {"image", "label_int"} <= found.keys():
+            raise ValueError("it has no affNISTdata with image and label_int")
+        pixels = np.asarray(found["image"])
+        classes = np.atleast_1d(np.asarray(found["label_int"]))
+        if pixels.dtype != np.uint8 or len(pixels) != AFFNIST_SIDE**2:
+            raise ValueError(f"its images are {pixels.dtype} {pixels.shape}, not bytes (1600, n)")
+        images = pixels.reshape(AFFNIST_SIDE**2, -1).T.reshape(-1, AFFNIST_SIDE, AFFNIST_SIDE)
+        if classes.shape != (len(images),):
+            raise ValueError(f"{len(images)} images have labels {classes.shape}")
+    except Exception as error:  # scipy's reader raises whatever it stumbles over
+        raise BadInput(f"{path} cannot be read as affNIST's: {error}") from error
+    return Digits(
+        torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(classes.astype(np.uint8))
+    )

@@ -1,0 +1,73 @@
+"""What is asked of a finished run, whatever its model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from matplotlib.figure import Figure
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.generative import GenerativeModel
+from topocaps.recipes.data import Splits
+from topocaps.report import NONE
+
+EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
+
+Model = TypeVar("Model", bound=GenerativeModel)
+
+
+class Examination(ABC, Generic[Model]):
+    """How models of one kind are measured, drawn and put into a table."""
+
+    captions: ClassVar[
+        dict[str, str]
+    ]  #: of its figures, in the order they are shown; ``history`` is drawn
+    legend: str  #: what the rows of its table mean, as HTML
+
+    @abstractmethod
+    def measure(
+        self,
+        model: Model,
+        untrained: Model,
+        splits: Splits,
+        settings: dict[str, Any],
+        where: torch.device,
+    ) -> dict[str, Any]:
+        """Numbers on what was held out, with those of the ``untrained`` model and on ``train``."""
+
+    @abstractmethod
+    def draw(
+        self,
+        model: Model,
+        held_out: SequenceSet,
+        settings: dict[str, Any],
+        metrics: dict[str, Any],
+    ) -> dict[str, Figure]:
+        """Everything there is to see, by the names of ``captions``."""
+
+    def more(self, model: Model, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
+        """Numbers for the pages of results only, which take longer."""
+        return {}
+
+    @abstractmethod
+    def keepsakes(
+        self,
+        model: Model,
+        held_out: SequenceSet,
+        settings: dict[str, Any],
+        metrics: dict[str, Any],
+    ) -> dict[str, Figure]:
+        """Pictures that stand beside results."""
+
+    @abstractmethod
+    def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+        """Metrics as text: a header of names, then a row for each number."""
+
+
+def number(value: float | None, digits: int) -> str:
+    """As tables have it: thousands apart, a real minus, a dash where there is none."""
+    return NONE if value is None else f"{value:,.{digits}f}".replace("-", "−")

@@ -1,0 +1,156 @@
+"""Parts and wholes: what is measured of them, drawn, and put into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from topocaps import figures, part_figures
+from topocaps.arithmetic import seeded
+from topocaps.capsules import PartWhole, Poses
+from topocaps.data.sequences import SequenceSet
+from topocaps.examine.examination import EVALUATION_SEED, Examination, number
+from topocaps.metrics.probes import fit_probe
+from topocaps.recipes.data import Splits
+
+_BATCH = 500
+_LEGEND = """
+<dl>
+<dt>bound</dt><dd>nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the
+number is then no bound on log p(x), and is not comparable with one that is.</dd>
+<dt>MSE</dt><dd>mean squared error of a pixel, drawn from parts as they are most to be
+expected.</dd>
+<dt>t⁰, (t⁰, A⁰)</dt><dd>test accuracy of a linear probe on the logits of the wholes' presences, and
+on these with their poses, fitted on upright training digits.</dd>
+<dt>logit spread</dt><dd>how far the logits of t⁰ vary over images; near 0 the top is dead.</dd>
+<dt>largest share, clutter</dt><dd>of the parts that are there, how many the whole with most has,
+and how many belong to none.</dd>
+</dl>
+"""
+
+
+class PartWholeExamination(Examination[PartWhole]):
+    """Bound, reconstruction, what linear probes read off wholes, signs of life."""
+
+    captions: ClassVar = {
+        "parts": part_figures.PARTS_CAPTION,
+        "templates": part_figures.TEMPLATES_CAPTION,
+        "turned": part_figures.TURNED_CAPTION,
+        "samples": part_figures.SAMPLES_CAPTION,
+        "history": figures.HISTORY_CAPTION,
+    }
+    legend = _LEGEND
+
+    def measure(
+        self,
+        model: PartWhole,
+        untrained: PartWhole,
+        splits: Splits,
+        settings: dict[str, Any],
+        where: torch.device,
+    ) -> dict[str, Any]:
+        train = splits.train.balanced(settings.get("probed"), EVALUATION_SEED).to(where)
+        test = splits.held_out.balanced(splits.each, EVALUATION_SEED).to(where)
+
+        def on(which: PartWhole) -> dict[str, Any]:
+            which.to(where)
+            return {**bounds(which, test), "accuracy": accuracy(which, train, test)}
+
+        return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
+
+    def draw(
+        self,
+        model: PartWhole,
+        held_out: SequenceSet,
+        settings: dict[str, Any],
+        metrics: dict[str, Any],
+    ) -> dict[str, Figure]:
+        shown = one_of_each(held_out)
+        with seeded(EVALUATION_SEED):
+            return {
+                "templates": part_figures.templates(model),
+                "parts": part_figures.parts(model, shown),
+                "turned": part_figures.turned(model, shown[2 % len(shown)], range(0, 181, 30)),
+                "samples": part_figures.samples(model),
+            }
+
+    def keepsakes(
+        self,
+        model: PartWhole,
+        held_out: SequenceSet,
+        settings: dict[str, Any],
+        metrics: dict[str, Any],
+    ) -> dict[str, Figure]:
+        return self.draw(model, held_out, settings, metrics)
+
+    def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+        metrics = list(columns.values())
+        bound = "bound" if metrics[0]["is_bound"] else "value (Delta poses: no bound)"
+        rows = [
+            (bound, "elbo", 1),
+            ("log p(x|parts)", "log_px_given_t", 1),
+            ("MSE", "mse", 4),
+            ("logit spread", "logit_spread", 2),
+            ("largest share", "largest_share", 2),
+            ("clutter", "clutter", 2),
+            ("wholes on", "wholes_on", 1),
+            ("parts on", "parts_on", 1),
+        ]
+        read = [
+            [label, *(number(m.get("accuracy", {}).get(key), 3) for m in metrics)]
+            for label, key in (("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"))
+        ]
+        told = [[label, *(number(m[key], digits) for m in metrics)] for label, key, digits in rows]
+        return [["", *columns], *read, *told]
+
+
+@torch.no_grad()
+def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
+    """Means of all terms over images, one draw each, and how well parts draw them."""
+    sums: dict[str, float] = dict.fromkeys((*model.terms, "mse"), 0.0)
+    with seeded(EVALUATION_SEED):
+        for batch in sequences.batches(_BATCH):
+            evidence = model.evidence(batch.x)
+            for name in model.terms:
+                sums[name] += getattr(evidence, name).sum().item()
+            apart = (model.reconstruct(batch.x) - batch.x).square().flatten(2).mean(-1)
+            sums["mse"] += apart.sum().item()
+    means = {name: total / len(sequences) for name, total in sums.items()}
+    return {**means, "is_bound": model.poses_are is not Poses.DELTA, "sequences": len(sequences)}
+
+
+def accuracy(model: PartWhole, train: SequenceSet, test: SequenceSet) -> dict[str, float]:
+    """Of linear probes on the wholes, fitted on ``train``."""
+    fitted, tested = latents(model, train), latents(model, test)
+    return {
+        name: fit_probe(fitted[name], fitted["class"]).accuracy(tested[name], tested["class"])
+        for name in ("presences", "presences and poses")
+    }
+
+
+@torch.no_grad()
+def latents(model: PartWhole, sequences: SequenceSet) -> dict[str, Tensor]:
+    """What probes read of every image, and its class."""
+    found: dict[str, list[Tensor]] = {"presences": [], "presences and poses": [], "class": []}
+    for batch in sequences.batches(_BATCH):
+        wholes = model.believe(batch.x[:, 0])[0]
+        both = torch.cat([wholes.logits, wholes.poses.flatten(-2)], -1)
+        found["presences"].append(wholes.logits)
+        found["presences and poses"].append(both)
+        assert batch.factors is not None
+        found["class"].append(batch.factors[:, 0, 0])
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def one_of_each(held_out: SequenceSet, classes: int = 10) -> Tensor:
+    """The first image of every class: (images, *frame)."""
+    fixed = held_out.balanced(200, EVALUATION_SEED)
+    batch = next(fixed.batches(len(fixed)))
+    assert batch.factors is not None
+    which = batch.factors[:, 0, 0]
+    first = [(which == c).nonzero()[0, 0] for c in range(classes) if (which == c).any()]
+    return batch.x[torch.stack(first), 0]

@@ -1,0 +1,220 @@
+"""Topographic models: what is measured of them, drawn, and put into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from topocaps import figures
+from topocaps.data.mnist import digits
+from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.transforms import TransformedImages
+from topocaps.examine.examination import EVALUATION_SEED, Examination, number
+from topocaps.learned import LearnedTopography
+from topocaps.metrics import (
+    accuracy_by_labels,
+    evaluate,
+    neighbour_agreement,
+    pooled,
+    strongest_images,
+)
+from topocaps.models import SequenceModel
+from topocaps.recipes.data import SOME, Mnist, Splits
+
+TRAVERSALS = 12  # of a model beside its results
+
+_LEGEND = """
+<dl>
+<dt>gain</dt><dd>traversal gain: how well frames that t₀ has not seen are predicted by rolling it.
+1 is perfect, 0 is the sequence's own mean frame (the best an invariant model can do), below 0 is
+worse than not moving at all. Factors that leave no such frame are not listed.</dd>
+<dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
+(Eq. 14). For factors that loop within a sequence the most favourable start counts.
+A dash: the roll never varies, so there is no correlation.</dd>
+<dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
+give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
+<dt>log p(x) ≥</dt><dd>importance-weighted bound with K samples of whole sequences,
+nats a frame, true for any window; not comparable with the papers' numbers.</dd>
+<dt>paper's log p(x)</dt><dd>the released estimator, to stand beside the papers' tables: too high by
+the log of its samples, and no bound where frames share variance.</dd>
+</dl>
+"""
+
+
+class TopographicExamination(Examination[SequenceModel]):
+    """Bounds, E_eq, CapCorr, traversals; of a map, how it is organised."""
+
+    captions: ClassVar = {
+        "torus": figures.TORUS_CAPTION,
+        "traversal": figures.TRAVERSAL_CAPTION,
+        "by_lag": figures.BY_LAG_CAPTION,
+        "topography": figures.TOPOGRAPHY_CAPTION,
+        "learned": figures.LEARNED_CAPTION,
+        "history": figures.HISTORY_CAPTION,
+    }
+
+    def measure(
+        self,
+        model: SequenceModel,
+        untrained: SequenceModel,
+        splits: Splits,
+        settings: dict[str, Any],
+        where: torch.device,
+    ) -> dict[str, Any]:
+        def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
+            fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
+            found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **how_to_walk(settings))
+            return {**found, "map": _map(which, fixed)} if is_map(which) else found
+
+        return {
+            **on(splits.held_out, splits.each, model),
+            "untrained": on(splits.held_out, splits.each, untrained),
+            "train": on(splits.train, SOME, model),
+        }
+
+    def draw(
+        self,
+        model: SequenceModel,
+        held_out: SequenceSet,
+        settings: dict[str, Any],
+        metrics: dict[str, Any],
+    ) -> dict[str, Figure]:
+        drawn = {}
+        if isinstance(model.topography, LearnedTopography):
+            drawn["learned"] = figures.learned(model.topography)
+        else:
+            drawn["topography"] = figures.topography(model.topography, held_out.frames)
+        if is_map(model):
+            drawn["torus"] = figures.torus(*strongest(model, held_out))
+        else:
+            shown = examples(held_out)
+            how = how_to_walk(settings)
+            drawn["traversal"] = figures.traversals(model, shown, held_out.names, **how)
+            drawn["by_lag"] = figures.by_lag({settings["name"]: metrics})
+        return drawn
+
+    def more(
+        self, model: SequenceModel, settings: dict[str, Any], data: Path | None
+    ) -> dict[str, Any]:
+        """On rotation and hue together for a model that saw them singly; what probes read off."""
+        recorded = settings["data"]
+        if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
+            return {}
+        where = next(model.parameters()).device
+        combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
+        window = settings["unseen_window"]
+        found = evaluate(model, combined.to(where), window=window, seed=EVALUATION_SEED)
+        kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
+        return {"generalisation": kept, "probes": probe_digits(model, data)}
+
+    def keepsakes(
+        self,
+        model: SequenceModel,
+        held_out: SequenceSet,
+        settings: dict[str, Any],
+        metrics: dict[str, Any],
+    ) -> dict[str, Figure]:
+        if is_map(model):
+            return {"torus": figures.torus(*strongest(model, held_out))}
+        shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(metrics["capcorr"]))))
+        how = how_to_walk(settings)
+        found = {"traversals": figures.traversals(model, shown, held_out.names, **how)}
+        if isinstance(model.topography, LearnedTopography):
+            found["learned"] = figures.learned(model.topography)
+        return found
+
+    legend = _LEGEND
+
+    def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+        """Metrics as text: a header of names, then a row for each number."""
+        metrics = list(columns.values())
+
+        def row(label: str, values: Iterable[float | None], digits: int) -> list[str]:
+            return [label, *(number(value, digits) for value in values)]
+
+        gains = [m["traversal"]["by_factor"] for m in metrics]
+        moving = [f for f in gains[0] if any(gain.get(f) is not None for gain in gains)]
+        rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving]
+        if moving:
+            rows += [row("gain, mean", [m["traversal_gain"] for m in metrics], 2)]
+        rows += [
+            row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
+            for f in metrics[0]["capcorr"]
+        ]
+        rows += [
+            row(label, [m[key] for m in metrics], digits)
+            for label, key, digits in (
+                ("E_eq", "equivariance_error", 0),
+                ("E_eq of chance", "chance_equivariance_error", 0),
+                (f"log p(x) ≥ (K = {metrics[0]['samples']})", "log_px", 1),
+                ("paper's log p(x)", "log_px_paper", 1),
+                ("ELBO", "elbo", 1),
+            )
+            if any(m[key] for m in metrics)  # single frames have no errors over time
+        ]
+        if "map" in metrics[0]:
+            labels = {"agreement": "neighbours of one class", "shuffled": "when shuffled"}
+            rows += [row(text, [m["map"][key] for m in metrics], 2) for key, text in labels.items()]
+        return [["", *columns], *rows]
+
+
+def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a recipe says of traversals: frames that count as unseen, speed, whether time closes."""
+    walk = {"window": settings["unseen_window"], "rate": settings.get("rate", 1.0)}
+    return walk | {"closed": settings.get("closed")}
+
+
+PROBED = 10_000  # labelled sequences, and as many to test on
+
+
+@torch.no_grad()
+def probe_digits(model: SequenceModel, folder: Path | None) -> dict[str, Any]:
+    """{what is read: {labels: accuracy}}: digits from the t of one moving, turned, coloured frame,
+    and from what of it no roll changes."""
+    where = next(model.parameters()).device
+    sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
+    for part in digits(folder):
+        moving = TransformedImages(part.images)
+        fixed = moving.balanced(-(-PROBED // len(moving.motion.together)), EVALUATION_SEED)
+        read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
+        t = torch.cat(read)
+        classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
+        sets["t"].append((t.flatten(1), classes))
+        sets["pooled"].append((pooled(t).flatten(1), classes))
+    with torch.enable_grad():
+        return {
+            name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
+            for name, (train, test) in sets.items()
+        }
+
+
+def is_map(model: SequenceModel) -> bool:
+    return model.topography.capsules == 1 and len(model.topography.shape) == 2
+
+
+def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
+    """Whether neighbours of a map like images of the same class."""
+    _, classes = strongest(model, sequences)
+    found = neighbour_agreement(classes)
+    shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
+    return {**shares, "classes": classes.tolist()}
+
+
+def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
+    """The images that excite the sites of a map most, and their classes."""
+    which = strongest_images(model, sequences)[0]  # rows columns
+    shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
+    assert shown.factors is not None
+    images = shown.x[:, 0].unflatten(0, which.shape)
+    return images.cpu(), shown.factors[:, 0, 0].reshape(which.shape).cpu()
+
+
+def examples(held_out: SequenceSet, each: int = 1) -> Batch:
+    """The sequences that figures show: ``each`` of every factor, always the same."""
+    shown = held_out.balanced(each, seed=1)
+    return next(shown.batches(len(shown)))

@@ -1,0 +1,105 @@
+"""What every recipe has: a name, data, training, and settings that can be changed by name."""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Self
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.errors import BadInput
+from topocaps.generative import GenerativeModel
+from topocaps.recipes.data import Data
+from topocaps.training import Training
+from topocaps.training.run import describe_training
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseRecipe(ABC):
+    """Data, training, and what a paper claims for them; what is trained says the recipe's kind."""
+
+    name: str
+    about: str
+    data: Data
+    training: Training
+    claims: Mapping[str, Any] = field(default_factory=dict)
+    start: str | None = None  #: recipe whose weights, from the same seed, training starts from
+
+    @abstractmethod
+    def build(self, frame_shape: tuple[int, ...], seed: int) -> GenerativeModel:
+        """The model, initialised from ``seed``."""
+
+    def check(self, sequences: SequenceSet) -> None:
+        """Refuse sequences that the settings do not suit, before anything is built."""
+        return
+
+    def settings(self) -> dict[str, Any]:
+        """What a run folder records beside the model, the training and the seed."""
+        return {
+            "name": self.name,
+            "data": {"kind": type(self.data).__name__, **asdict(self.data)},
+            "claims": dict(self.claims),
+            **({} if self.start is None else {"start": self.start}),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """The whole recipe as plain data."""
+        training = describe_training(self.training)
+        return {**self.settings(), "about": self.about, "training": training}
+
+    def change(self, changes: Iterable[str]) -> Self:
+        """With ``key=value`` settings; a key is a path such as topography.window, or its end."""
+        recipe = self
+        for text in changes:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise BadInput(f"a setting is key=value, not {text!r}")
+            recipe = _replace_at(recipe, _find(recipe, key.strip()), _parse(value.strip()))
+        return recipe
+
+
+_FIXED = ("name", "about", "model", "claims", "start")
+
+
+def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The paths of all settings that can be changed."""
+    found = []
+    for f in fields(value):
+        inner = getattr(value, f.name)
+        if path or f.name not in _FIXED:
+            here = (*path, f.name)
+            found += _keys(inner, here) if is_dataclass(inner) else [here]
+    return found
+
+
+def _find(recipe: BaseRecipe, key: str) -> tuple[str, ...]:
+    wanted = tuple(key.split("."))
+    keys = _keys(recipe)
+    found = [path for path in keys if path[-len(wanted) :] == wanted]
+    if len(found) != 1:
+        known = ", ".join(".".join(path) for path in keys)
+        raise BadInput(f"there is no setting {key!r}; there are {known}")
+    return found[0]
+
+
+def _replace_at(value: Any, path: tuple[str, ...], new: Any) -> Any:
+    name, *rest = path
+    if rest:
+        new = _replace_at(getattr(value, name), tuple(rest), new)
+    try:
+        return replace(value, **{name: new})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{name} cannot be {new!r}") from error
+
+
+def _parse(text: str) -> Any:
+    if text.lower() in ("true", "false", "none"):
+        text = text.capitalize()
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
