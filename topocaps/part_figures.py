@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
-from torch.nn.functional import grid_sample
 
 from topocaps.capsules import Capsules, PartWhole, composite, poses
 from topocaps.capsules.free_form import optimise
@@ -48,28 +47,29 @@ def templates(model: PartWhole) -> Figure:
 
 def coloured(model: PartWhole, parts: Capsules) -> Tensor:
     """The image with every part in a colour of its own: (…, 3, height, width)."""
-    colour, alpha = model.templates.moved(parts)
-    count = colour.shape[-4]
+    ink, alpha = model.templates.moved(parts)
+    count = ink.shape[-4]
     hues = [colorsys.hsv_to_rgb(n / count, 0.85, 1.0) for n in range(count)]
-    paint = torch.tensor(hues, dtype=colour.dtype, device=colour.device)[..., None, None]
-    return composite(colour.mean(-3, keepdim=True) * paint, alpha)
+    paint = torch.tensor(hues, dtype=ink.dtype, device=ink.device)[..., None, None]
+    return composite(ink.mean(-3, keepdim=True) * paint, alpha)
 
 
 @torch.no_grad()
 def parts(model: PartWhole, x: Tensor) -> Figure:
     """Input, reconstruction and coloured parts of images (images, *frame)."""
-    found = model.part_encoder(x).values(model.temperature)
+    found = model.parts_of(x)
     rows = [_rgb(x), _rgb(model.templates(found)), coloured(model, found)]
     return _rows(rows, ("input", "reconstruction", "parts"))
 
 
 def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
     """One image (*frame), turned by each of ``degrees``, before and after free-form inference."""
-    angles = torch.stack([poses.rotated(math.radians(d)) for d in degrees]).to(x)
-    images = warp(x.expand(len(degrees), *x.shape), angles)
+    aspect = x.shape[-1] / x.shape[-2]
+    angles = torch.stack([poses.rotated(math.radians(d), aspect) for d in degrees]).to(x)
+    images = poses.warp(x.expand(len(degrees), *x.shape), angles, model.templates.pixels)
     with torch.no_grad():
-        first = model.part_encoder(images).values(model.temperature)
-    found = optimise(model, images, steps=FREE_STEPS).beliefs[-1].values(model.temperature)
+        first = model.parts_of(images)
+    found = optimise(model, images, steps=FREE_STEPS).parts(model)
     with torch.no_grad():
         rows = [
             _rgb(images),
@@ -87,12 +87,6 @@ def samples(model: PartWhole, count: int = 16) -> Figure:
     """Images from the prior, and which parts they are made of."""
     scene = model.sample(count)
     return _rows([_rgb(scene.x), coloured(model, scene.layers[-1])], ("image", "parts"))
-
-
-def warp(x: Tensor, maps: Tensor) -> Tensor:
-    """Images (images, *frame), each moved by its map (images, 6); bilinear, black outside."""
-    grid = poses.grid(*x.shape[-2:]).to(x)
-    return grid_sample(x, poses.apply(poses.inverse(maps), grid), align_corners=False)
 
 
 def _rgb(x: Tensor) -> Tensor:

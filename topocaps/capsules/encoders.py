@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
@@ -10,11 +12,12 @@ from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules
 
 _CLOSE = 0.03  # where the spread of a pose starts
+HEADS = 4
 _LOUD = 4.0  # what the numbers of parts are multiplied with for wholes to hear them
 
 
 def _spread(raw: Tensor) -> Tensor:
-    return softplus(raw + torch.tensor(_CLOSE).expm1().log().to(raw))
+    return softplus(raw + math.log(math.expm1(_CLOSE)))
 
 
 class PartEncoder(nn.Module):
@@ -26,6 +29,7 @@ class PartEncoder(nn.Module):
     """
 
     base: Tensor
+    places: Tensor
 
     def __init__(
         self, parts: int, frame_shape: tuple[int, ...], base: Tensor, width: int = 32
@@ -42,13 +46,14 @@ class PartEncoder(nn.Module):
         self.read = nn.Conv2d(width + 2, parts * self.numbers, 1)
         self.parts = parts
         self.register_buffer("base", base)
+        height, width = (-(-side // 4) for side in frame_shape[1:])
+        places = poses.grid(height, width).permute(2, 0, 1)
+        self.register_buffer("places", places, persistent=False)
 
     def forward(self, x: Tensor) -> Belief:
         front = x.shape[:-3]
         seen = self.look(x.flatten(0, -4))
-        height, width = seen.shape[-2:]
-        places = poses.grid(height, width).to(seen).permute(2, 0, 1)
-        seen = torch.cat([seen, places.expand(len(seen), -1, -1, -1)], 1)
+        seen = torch.cat([seen, self.places.expand(len(seen), -1, -1, -1)], 1)
         found = self.read(seen).unflatten(1, (self.parts, self.numbers)).flatten(3)
         weights = found[:, :, -1:].softmax(-1)
         pooled = (weights * found[:, :, :-1]).sum(-1).unflatten(0, front)
@@ -110,7 +115,7 @@ class WholeEncoder(nn.Module):
         base: Tensor,
         width: int = 128,
         depth: int = 4,
-        heads: int = 4,
+        heads: int = HEADS,
         points: int = 32,
         code: int = 32,
         name: int = 16,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules
-from topocaps.capsules.model import PartWhole
+from topocaps.capsules.model import PartWhole, in_image
 from topocaps.errors import BadInput, whole_number
 
 
@@ -21,6 +21,11 @@ class FreeForm:
 
     beliefs: tuple[Belief, ...]  #: q of every layer, wholes first
     bounds: Tensor  #: of every image before every step and after the last: (steps + 1, …)
+    turn: Tensor | None  #: of the scenes, where they turn: it stays as it was inferred
+
+    def parts(self, model: PartWhole) -> Capsules:
+        """Parts as they are most to be expected, where they are in the image."""
+        return in_image(self.beliefs[-1].values(model.temperature), self.turn)
 
 
 def optimise(
@@ -43,13 +48,14 @@ def optimise(
         raise BadInput(f"lr must be a number above 0, not {lr!r}")
     model.check(x)
     with torch.no_grad():
-        start = model.believe(x) if beliefs is None else tuple(beliefs)
+        turn = model.upright(x)
+        start = model.believe(x, turn) if beliefs is None else tuple(beliefs)
     leaves = [leaf for belief in start for leaf in _leaves(belief)]
     rule = torch.optim.Adam(leaves, lr=lr)
     bounds = []
     for step in range(steps + 1):
         current = _beliefs(leaves, start)
-        bound = model.bound(x, current, model.draw(current)).elbo
+        bound = model.bound(x, current, model.draw(current), turn).elbo
         bounds.append(bound.detach())
         if step == steps:
             break
@@ -59,7 +65,7 @@ def optimise(
             leaf.grad = gradient
         rule.step()
     found = _beliefs([leaf.detach() for leaf in leaves], start)
-    return FreeForm(found, torch.stack(bounds))
+    return FreeForm(found, torch.stack(bounds), turn)
 
 
 def moved(beliefs: Sequence[Belief], by: Tensor) -> tuple[Belief, ...]:
@@ -75,11 +81,6 @@ def moved(beliefs: Sequence[Belief], by: Tensor) -> tuple[Belief, ...]:
         there = poses.after(stands, by)
         found.append(Belief(belief.logits, there if lowest else there - identity, belief.spread))
     return tuple(found)
-
-
-def expected_values(model: PartWhole, beliefs: Sequence[Belief]) -> list[Capsules]:
-    """What is most to be expected of every layer."""
-    return [belief.values(model.temperature) for belief in beliefs]
 
 
 def _leaves(belief: Belief) -> list[Tensor]:

@@ -56,11 +56,17 @@ class Belief:
 
 def log_normal(value: Tensor, mean: Tensor | float, spread: Tensor | float) -> Tensor:
     """log N of poses (…, 6), summed over their numbers."""
-    spread = torch.as_tensor(spread, dtype=value.dtype, device=value.device)
     apart = (value - mean) / spread
-    logs = spread.log().expand(apart.shape) if spread.ndim else poses.NUMBERS * spread.log()
-    logs = logs.sum(-1) if spread.ndim else logs
+    if isinstance(spread, Tensor):
+        logs: Tensor | float = spread.log().expand(apart.shape).sum(-1)
+    else:
+        logs = poses.NUMBERS * math.log(spread)
     return -0.5 * apart.square().sum(-1) - logs - 0.5 * poses.NUMBERS * _LOG_2PI
+
+
+def certainly(there: Tensor, like: Tensor) -> Tensor:
+    """Logits of presences that are 1 where something is ``there``, and 0 elsewhere."""
+    return torch.where(there, torch.inf, -torch.inf).to(like)
 
 
 class Connection(nn.Module):
@@ -71,9 +77,14 @@ class Connection(nn.Module):
     absent, at :math:`N(0, \lambda)` (6). With t between 0 and 1, a pose has the mixture of both
     densities with weights t and 1 - t, which is a density for every t. c and λ are standard
     deviations. The dummy expects children at ``base``, within ``loose`` of it: clutter.
+
+    Children that have children of their own ``stand`` at I + A, as wholes do: they are expected at
+    :math:`(I + A_i) M_{ij} - I`, so that a map of a whole goes all the way down. (The paper writes
+    two layers, and Eq. 5 is theirs.)
     """
 
     base: Tensor
+    stands_at: Tensor
 
     def __init__(
         self,
@@ -81,6 +92,7 @@ class Connection(nn.Module):
         children: int,
         base: Tensor,
         *,
+        stand: bool = False,
         scatter: float = 0.1,
         tightest: float = 0.1,
         tight: float = 0.15,
@@ -94,8 +106,10 @@ class Connection(nn.Module):
         self.clutter, self.temperature = clutter, temperature
         self.affinity = nn.Parameter(torch.zeros(parents, children))  # logits of rho
         self.presence = nn.Parameter(torch.zeros(parents + 1, children))  # logits of gamma
-        offsets = base + scatter * torch.randn(parents, children, poses.NUMBERS)
-        self.offsets = nn.Parameter(offsets)  # M
+        identity = poses.scaled(1.0) if stand else torch.zeros(poses.NUMBERS)
+        self.register_buffer("stands_at", identity)
+        scattered = scatter * torch.randn(parents, children, poses.NUMBERS)
+        self.offsets = nn.Parameter(identity + base + scattered)  # M
         start = math.log(math.expm1(tight - tightest))
         self.spread = nn.Parameter(torch.full((parents, children), start))
         self.register_buffer("base", base)
@@ -113,7 +127,7 @@ class Connection(nn.Module):
 
     def means(self, parents: Capsules) -> Tensor:
         """Where each parent expects each child, the dummy first: (…, 1 + parents, children, 6)."""
-        found = poses.expected(parents.poses, self.offsets)
+        found = poses.expected(parents.poses, self.offsets) - self.stands_at
         return torch.cat([self.base.expand_as(found[..., :1, :, :]), found], -3)
 
     def spreads(self) -> Tensor:
@@ -122,12 +136,17 @@ class Connection(nn.Module):
 
     def log_joint(self, parents: Capsules, children: Capsules) -> Tensor:
         """log p(s_j = i, t_j, A_j | parents), the dummy first: (…, 1 + parents, children)."""
+        logits = children.logits[..., None, :]
+        presence = concrete.log_density(logits, self.presence, self.temperature)
+        return self._log_where(parents, children) + presence
+
+    def _log_where(self, parents: Capsules, children: Capsules) -> Tensor:
+        """log p(s_j = i, A_j | t_j, parents), the dummy first: (…, 1 + parents, children)."""
         logits, where = children.logits[..., None, :], children.poses[..., None, :, :]
         there = log_normal(where, self.means(parents), self.spreads()[..., None])
         off = log_normal(where, 0.0, self.absent)
         pose = torch.logaddexp(logsigmoid(logits) + there, logsigmoid(-logits) + off)
-        presence = concrete.log_density(logits, self.presence, self.temperature)
-        return self.log_selection(parents) + presence + pose
+        return self.log_selection(parents) + pose
 
     def log_density(self, parents: Capsules, children: Capsules) -> Tensor:
         """log p(t, A of children | parents): selections are summed out (Eq. 9), (…)."""
@@ -136,9 +155,14 @@ class Connection(nn.Module):
     def routing(self, parents: Capsules, children: Capsules) -> Tensor:
         """p(s_j = i | everything else) (supplement D), the dummy first: (…, 1 + parents, children).
 
-        Summed over children it is the expected number of them that a parent has.
+        Summed over children it is the expected number of them that a parent has. Presences may
+        also be certain: those that were drawn without being relaxed.
         """
-        return self.log_joint(parents, children).softmax(-2)
+        logits = children.logits[..., None, :]
+        relaxed = concrete.log_density(logits, self.presence, self.temperature)
+        certain = logsigmoid(self.presence.where(logits > 0, -self.presence))  # Eq. 4
+        presence = torch.where(logits.isinf(), certain, relaxed)
+        return (self._log_where(parents, children) + presence).softmax(-2)
 
     def sample(self, parents: Capsules, relaxed: bool) -> tuple[Capsules, Tensor]:
         """Children of parents, and whom they selected (0 is the dummy)."""
@@ -147,7 +171,7 @@ class Connection(nn.Module):
         gamma = self.presence.expand(*chosen.shape[:-1], -1, -1).gather(-2, pick)[..., 0, :]
         logits = concrete.draw(gamma, torch.randn_like(gamma), self.temperature)
         if not relaxed:
-            logits = torch.where(torch.rand_like(gamma) < gamma.sigmoid(), torch.inf, -torch.inf)
+            logits = certainly(torch.rand_like(gamma) < gamma.sigmoid(), gamma)
         mean = self.means(parents)
         mean = mean.gather(-3, pick[..., None].expand(*pick.shape, poses.NUMBERS))[..., 0, :, :]
         spread = self.spreads().expand(*chosen.shape[:-1], -1, -1).gather(-2, pick)[..., 0, :]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.capsules import concrete, poses
-from topocaps.capsules.encoders import PartEncoder, WholeEncoder
-from topocaps.capsules.layers import Belief, Capsules, Connection, log_normal
+from topocaps.capsules.encoders import HEADS, PartEncoder, WholeEncoder
+from topocaps.capsules.layers import Belief, Capsules, Connection, certainly, log_normal
 from topocaps.capsules.templates import Templates
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.networks import Likelihood
 
@@ -34,6 +34,7 @@ class Scene:
 
     layers: tuple[Capsules, ...]
     selected: tuple[Tensor, ...]  #: of every layer but the first; 0 is the dummy
+    turn: Tensor  #: the map of the whole scene, (…, 6)
     x: Tensor
 
 
@@ -67,6 +68,11 @@ class PartWhole(GenerativeModel):
 
     ``sizes`` are capsules of every layer, wholes first. Images x: (batch, time, *frame); every
     frame is an image of its own.
+
+    ``turns`` (not the paper's) gives the scene a pose of its own: one of so many rotations, each as
+    probable as the others, by which everything in it is turned. Which it is, is inferred: images
+    are looked at in every rotation, and the one that is worth most is kept. So an object that is
+    turned is the same wholes and parts, where without it (1) other templates may take its strokes.
     """
 
     terms: ClassVar = (
@@ -74,6 +80,7 @@ class PartWhole(GenerativeModel):
         "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
+    rotations: Tensor
 
     def __init__(
         self,
@@ -89,6 +96,7 @@ class PartWhole(GenerativeModel):
         width: int = 128,
         depth: int = 4,
         slower: float = 0.3,
+        turns: int = 1,
     ) -> None:
         super().__init__()
         self.config = {
@@ -96,7 +104,7 @@ class PartWhole(GenerativeModel):
             "frame_shape": list(frame_shape),
             "sizes": list(sizes),
             "template": template,
-            "poses_are": Poses(poses_are).value,
+            "poses_are": str(poses_are),
             "noise": noise,
             "prior": prior,
             "scale": scale,
@@ -105,17 +113,26 @@ class PartWhole(GenerativeModel):
             "width": width,
             "depth": depth,
             "slower": slower,
+            "turns": turns,
         }
-        self.frame_shape, self.sizes = _checked_frame(frame_shape), _checked_sizes(sizes)
+        check_settings(self.config)
+        self.frame_shape, self.sizes = _checked_frame(frame_shape), tuple(sizes)
         self.poses_are = Poses(poses_are)
         self.noise, self.temperature, self.slower = noise, temperature, slower
+        self.turns = turns
+        aspect = self.frame_shape[2] / self.frame_shape[1]
+        angles = [poses.rotated(2 * math.pi * n / turns, aspect) for n in range(turns)]
+        self.register_buffer("rotations", torch.stack(angles), persistent=False)
         self.prior_logit = math.log(prior / (1 - prior))
         # parts are drawn by their poses; objects above them stand where they are by default
         bases = [torch.zeros(poses.NUMBERS)] * (len(sizes) - 1) + [poses.scaled(scale)]
-        connected = zip(pairwise(self.sizes), bases[1:], strict=True)
         self.connections = nn.ModuleList(
-            Connection(above, below, base, temperature=temperature, clutter=clutter)
-            for (above, below), base in connected
+            Connection(
+                above, below, base, temperature=temperature, clutter=clutter, stand=n < len(sizes)
+            )
+            for n, ((above, below), base) in enumerate(
+                zip(pairwise(self.sizes), bases[1:], strict=True), start=2
+            )
         )
         self.templates = Templates(self.sizes[-1], template, self.frame_shape)
         self.part_encoder = PartEncoder(self.sizes[-1], self.frame_shape, bases[-1])
@@ -133,11 +150,18 @@ class PartWhole(GenerativeModel):
         """Between layers, the uppermost first."""
         return list(self.connections)  # type: ignore[arg-type]
 
-    def log_density(self, layers: Sequence[Capsules], x: Tensor) -> Tensor:
-        """log p(x, t, A of all layers, wholes first), selections summed out: (…) (Eq. 8)."""
+    def log_density(
+        self, layers: Sequence[Capsules], x: Tensor, turn: Tensor | None = None
+    ) -> Tensor:
+        """log p(x, t, A of all layers, wholes first), selections summed out: (…) (Eq. 8).
+
+        Where scenes turn, also of the ``turn``.
+        """
         below = zip(self.links, pairwise(layers), strict=True)
         connected = sum(link.log_density(*two) for link, two in below)
-        return self.log_prior(layers[0]) + connected + self.log_likelihood(layers[-1], x)
+        parts = in_image(layers[-1], turn)
+        prior = self.log_prior(layers[0]) - math.log(self.turns)
+        return prior + connected + self.log_likelihood(parts, x)
 
     def log_prior(self, wholes: Capsules) -> Tensor:
         """Eq. 1 and 2: (…)."""
@@ -161,34 +185,57 @@ class PartWhole(GenerativeModel):
         top = like.new_full((n, self.sizes[0]), self.prior_logit)
         logits = concrete.draw(top, torch.randn_like(top), self.temperature)
         if not relaxed:
-            logits = torch.where(torch.rand_like(top) < top.sigmoid(), torch.inf, -torch.inf)
+            logits = certainly(torch.rand_like(top) < top.sigmoid(), top)
         where = torch.randn(n, self.sizes[0], poses.NUMBERS, dtype=like.dtype, device=like.device)
+        which = torch.randint(self.turns, (n,), device=like.device)
         layers, selected = [Capsules(logits, where)], []
         for link in self.links:
             below, chosen = link.sample(layers[-1], relaxed)
             layers.append(below)
             selected.append(chosen)
-        return Scene(tuple(layers), tuple(selected), self.templates(layers[-1]))
+        drawn = self.templates(in_image(layers[-1], self.rotations[which]))
+        return Scene(tuple(layers), tuple(selected), self.rotations[which], drawn)
 
-    def believe(self, x: Tensor) -> tuple[Belief, ...]:
-        """q of every layer, wholes first, each from what is most to be expected below it."""
-        beliefs = [self._as_asked(self.part_encoder(x))]
+    def upright(self, x: Tensor) -> Tensor | None:
+        """The turn of every scene that its image is worth most with: (…, 6); None if none turn."""
+        if self.turns == 1:
+            return None
+        with torch.no_grad():
+            turns = self.rotations.reshape(-1, *(1,) * (x.ndim - 3), poses.NUMBERS)
+            turns = turns.expand(-1, *x.shape[:-3], -1)
+            views = x.expand(self.turns, *x.shape)
+            beliefs = self.believe(views, turns)
+            values = [belief.values(self.temperature) for belief in beliefs]
+            best = self.bound(views, beliefs, values, turns).elbo.argmax(0)
+        return self.rotations[best]
+
+    def believe(self, x: Tensor, turn: Tensor | None = None) -> tuple[Belief, ...]:
+        """q of every layer, wholes first, each from what is most to be expected below it.
+
+        Poses are those before the ``turn`` of the scene.
+        """
+        beliefs = [self._as_asked(self.part_encoder(self._turned_back(x, turn)))]
         for encoder in reversed(list(self.whole_encoders)):
             beliefs.append(self._as_asked(encoder(beliefs[-1].values(self.temperature))))
         return tuple(reversed(beliefs))
 
     def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> CapsuleEvidence:
         """The terms of Eq. 8 with one draw of q; layers are drawn from below (Figure 2)."""
-        belief = self._as_asked(self.part_encoder(x))
+        turn = self.upright(x)
+        belief = self._as_asked(self.part_encoder(self._turned_back(x, turn)))
         beliefs, layers = [belief], [self._draw(belief, noise)]
         for encoder in reversed(list(self.whole_encoders)):
             belief = self._as_asked(encoder(layers[-1]))
             beliefs.append(belief)
             layers.append(self._draw(belief, noise))
-        return self.bound(x, beliefs[::-1], layers[::-1])
+        return self.bound(x, beliefs[::-1], layers[::-1], turn)
 
     def bound(
-        self, x: Tensor, beliefs: Sequence[Belief], layers: Sequence[Capsules]
+        self,
+        x: Tensor,
+        beliefs: Sequence[Belief],
+        layers: Sequence[Capsules],
+        turn: Tensor | None = None,
     ) -> CapsuleEvidence:
         """The terms for ``layers`` that were drawn from ``beliefs``, wholes first."""
         shape = x.shape[:-3]
@@ -205,9 +252,9 @@ class PartWhole(GenerativeModel):
         wholes = beliefs[0].logits
         spread = wholes.flatten(0, -2).std(0, correction=0).mean()
         return CapsuleEvidence(
-            log_px_given_t=self.log_likelihood(layers[-1], x),
+            log_px_given_t=self.log_likelihood(in_image(layers[-1], turn), x),
             kl_parts=torch.as_tensor(kl_parts),
-            kl_wholes=self._kl_to_prior(beliefs[0]),
+            kl_wholes=self._kl_to_prior(beliefs[0]) + math.log(self.turns),
             logit_spread=spread.detach().expand(shape),
             largest_share=shares[1:].max().detach().expand(shape),
             clutter=shares[0].detach().expand(shape),
@@ -221,10 +268,16 @@ class PartWhole(GenerativeModel):
         """A value of every layer, each from its own q."""
         return tuple(self._draw(belief, noise) for belief in beliefs)
 
-    def reconstruct(self, x: Tensor) -> Tensor:
-        """The image that parts draw as they are most to be expected: (…, *frame)."""
+    def parts_of(self, x: Tensor) -> Capsules:
+        """Parts as they are most to be expected, where they are in the image."""
         self.check(x)
-        return self.templates(self.part_encoder(x).values(self.temperature))
+        turn = self.upright(x)
+        found = self.part_encoder(self._turned_back(x, turn)).values(self.temperature)
+        return in_image(found, turn)
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The image that these draw: (…, *frame)."""
+        return self.templates(self.parts_of(x))
 
     def _kl_to_prior(self, wholes: Belief) -> Tensor:
         """In closed form; of Delta poses, -log p: (…)."""
@@ -235,6 +288,11 @@ class PartWhole(GenerativeModel):
         variance = wholes.spread.square()
         kl = 0.5 * (wholes.poses.square() + variance - 1) - wholes.spread.log()
         return found + kl.sum((-1, -2))
+
+    def _turned_back(self, x: Tensor, turn: Tensor | None) -> Tensor:
+        """What the encoder looks at."""
+        pixels = self.templates.pixels
+        return x if turn is None else poses.warp(x, poses.inverse(turn), pixels)
 
     def _as_asked(self, belief: Belief) -> Belief:
         delta = self.poses_are is Poses.DELTA
@@ -264,7 +322,7 @@ class PartWhole(GenerativeModel):
                 f"collapsed: presences of wholes hardly vary over images (logit spread "
                 f"{means['logit_spread']:.3f}); take another seed or a lower lr"
             )
-        if means["largest_share"] > ALL:
+        if means["largest_share"] > ALL and self.sizes[-2] > 1:
             share = f"{means['largest_share']:.0%}"
             return f"collapsed: one whole takes {share} of the parts; start c tighter"
         if means["clutter"] > ALL:
@@ -280,6 +338,13 @@ class PartWhole(GenerativeModel):
         check_place(x, self)
 
 
+def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
+    """Parts where they are once the scene is turned, (…, 6)."""
+    if turn is None:
+        return parts
+    return Capsules(parts.logits, poses.after(parts.poses, turn[..., None, :]))
+
+
 DEAD = 0.1  # spread of the logits of t⁰ under which the top is dead
 ALL = 0.9  # of the parts
 
@@ -291,8 +356,23 @@ def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
-def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(sizes)
-    if len(found) < 2 or min(found) < 1:
-        raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {found}")
-    return found
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what makes no model, with a sentence."""
+    sizes = tuple(settings["sizes"])
+    if len(sizes) < 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {sizes}")
+    for name in ("template", "depth", "width", "turns"):
+        whole_number(name, settings[name])
+    for name in ("noise", "prior", "scale", "temperature", "clutter", "slower"):
+        value = settings[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            raise BadInput(f"{name} must be a number above 0, not {value!r}")
+    if not settings["prior"] < 1:
+        raise BadInput(f"prior must be a probability below 1, not {settings['prior']}")
+    if settings["width"] % HEADS:
+        raise BadInput(f"width is divided among {HEADS} heads: {settings['width']} is not")
+    if settings["poses_are"] not in list(Poses):
+        raise BadInput(
+            f"poses_are must be one of {', '.join(Poses)}, not {settings['poses_are']!r}"
+        )

@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import grid_sample, pad
 
 NUMBERS = 6  #: of a pose
 _SMALLEST = 1e-4  # area that a template may shrink to before its map cannot be inverted
@@ -20,10 +21,13 @@ def scaled(scale: float) -> Tensor:
     return torch.tensor([scale, 0.0, 0.0, 0.0, scale, 0.0])
 
 
-def rotated(angle: float) -> Tensor:
-    """A turn about the middle, counter-clockwise as seen (y points down); in radians."""
+def rotated(angle: float, aspect: float = 1.0) -> Tensor:
+    """A turn about the middle, counter-clockwise as seen (y points down); in radians.
+
+    ``aspect`` is the width of the image over its height, both of which are 2 here.
+    """
     cos, sin = math.cos(angle), math.sin(angle)
-    return torch.tensor([cos, sin, 0.0, -sin, cos, 0.0])
+    return torch.tensor([cos, sin / aspect, 0.0, -sin * aspect, cos, 0.0])
 
 
 def rows(pose: Tensor) -> Tensor:
@@ -38,14 +42,14 @@ def expected(parents: Tensor, offsets: Tensor) -> Tensor:
     """
     whole = rows(parents)
     turned = torch.einsum("...pxy,pcyz->...pcxz", whole[..., :2], rows(offsets))
-    moved = torch.nn.functional.pad(whole[..., None, :, 2:], (2, 0))  # to the last column
+    moved = pad(whole[..., None, :, 2:], (2, 0))  # to the last column
     return (rows(offsets) + turned + moved).flatten(-2)
 
 
 def after(first: Tensor, then: Tensor) -> Tensor:
     """The map that does ``first`` and ``then`` what is given: (…, 6) of (…, 6) and (…, 6)."""
     a, b = rows(then), rows(first)
-    moved = torch.nn.functional.pad(a[..., 2:], (2, 0))
+    moved = pad(a[..., 2:], (2, 0))
     return (a[..., :2] @ b + moved).flatten(-2)
 
 
@@ -53,7 +57,7 @@ def inverse(pose: Tensor) -> Tensor:
     """The map back; of one that leaves no area, nearly so."""
     a, b, c, d, e, f = pose.unbind(-1)
     area = a * e - b * d
-    smallest = torch.where(area < 0, -_SMALLEST, _SMALLEST)
+    smallest = torch.where(area < 0, -_SMALLEST, _SMALLEST).to(area)
     area = torch.where(area.abs() < _SMALLEST, smallest, area)
     a, b, d, e = e / area, -b / area, -d / area, a / area
     return torch.stack([a, b, -(a * c + b * f), d, e, -(d * c + e * f)], -1)
@@ -64,6 +68,16 @@ def grid(height: int, width: int) -> Tensor:
     x = (torch.arange(width) + 0.5) * (2 / width) - 1
     y = (torch.arange(height) + 0.5) * (2 / height) - 1
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+
+
+def warp(x: Tensor, maps: Tensor, pixels: Tensor) -> Tensor:
+    """Images (…, *frame), each moved by its map (…, 6); bilinear, black outside.
+
+    ``pixels`` is the ``grid`` of the frame.
+    """
+    points = apply(inverse(maps), pixels).flatten(0, -4)
+    moved = grid_sample(x.flatten(0, -4), points, align_corners=False)
+    return moved.reshape(x.shape)
 
 
 def apply(pose: Tensor, points: Tensor) -> Tensor:

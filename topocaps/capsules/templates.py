@@ -33,27 +33,33 @@ class Templates(nn.Module):
         return torch.cat([self.colour, self.alpha], 1).sigmoid()
 
     def moved(self, parts: Capsules) -> tuple[Tensor, Tensor]:
-        """Colours (…, parts, *frame) and alphas times presences (…, parts, 1, height, width)."""
+        """Of parts where they are: ink, that is colour times alpha (…, parts, *frame), and alpha
+        (…, parts, 1, height, width), both times presences.
+
+        Ink and not colour is interpolated: colour fades at the rim of a template as alpha does, and
+        would count twice.
+        """
         front = parts.poses.shape[:-2]
         looked_up = poses.apply(poses.inverse(parts.poses), self.pixels).flatten(0, -4)
         images = self.images()
-        images = images.expand(front.numel(), *images.shape).flatten(0, 1)
-        drawn = grid_sample(images, looked_up, align_corners=False)
+        ink = torch.cat([images[:, :-1] * images[:, -1:], images[:, -1:]], 1)
+        ink = ink.expand(front.numel(), *ink.shape).flatten(0, 1)
+        drawn = grid_sample(ink, looked_up, align_corners=False)
         drawn = drawn.unflatten(0, (*front, parts.poses.shape[-2]))
-        colour, alpha = drawn[..., :-1, :, :], drawn[..., -1:, :, :]
-        # outside its square a template is clear: its colour there counts for nothing
-        return colour, alpha * parts.presences[..., None, None, None]
+        drawn = drawn * parts.presences[..., None, None, None]
+        return drawn[..., :-1, :, :], drawn[..., -1:, :, :]
 
     def forward(self, parts: Capsules) -> Tensor:
         """The mean of the image: (…, *frame)."""
         return composite(*self.moved(parts))
 
 
-def composite(colour: Tensor, alpha: Tensor) -> Tensor:
+def composite(ink: Tensor, alpha: Tensor) -> Tensor:
     """Layers (…, layers, channels, height, width), the first lowest, over black; all at once.
 
-    A layer is seen through what lies over it: :math:`c_k a_k prod_{l > k} (1 - a_l)`.
+    A layer is seen through what lies over it: :math:`c_k a_k prod_{l > k} (1 - a_l)`, of which
+    :math:`c_k a_k` is its ink.
     """
     through = torch.log1p(-_OPAQUE * alpha)
     over = through.sum(-4, keepdim=True) - through.cumsum(-4)
-    return (colour * alpha * over.exp()).sum(-4)
+    return (ink * over.exp()).sum(-4)

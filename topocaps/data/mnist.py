@@ -83,14 +83,22 @@ def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
     return read["train"], read["t10k"]
 
 
+def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digits]:
+    """(training, validation, test) images: 48,000, 12,000 and 10,000."""
+    train, test = digits(folder)
+    at = len(train.images) - VALIDATION
+    first, second = (
+        Digits(train.images[some], train.classes[some]) for some in (slice(at), slice(at, None))
+    )
+    return first, second, test
+
+
 def mnist(
     folder: str | Path | None = None,
 ) -> tuple[TransformedImages, TransformedImages, TransformedImages]:
     """(training, validation, test) sequences: 48,000, 12,000 and 10,000 images."""
-    train, test = digits(folder)
-    split = len(train.images) - VALIDATION
-    parts = train.images[:split], train.images[split:], test.images
-    return tuple(map(TransformedImages, parts))  # type: ignore[return-value]
+    parts = digit_splits(folder)
+    return tuple(TransformedImages(part.images) for part in parts)  # type: ignore[return-value]
 
 
 def _names(which: str, what: str) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class MovedDigits(SequenceSet):
     scripts: Tensor | None = None  # (sequences, 1, 7): a fixed set; else every image is in one
 
     def __post_init__(self) -> None:
-        _check_moves(self.moves)
+        check_moves(self.moves)
         if self.images.ndim != 3 or self.images.dtype != torch.uint8:
             raise BadInput(
                 "digits must be bytes (images, height, width), not "
@@ -200,7 +200,7 @@ def _between(low: float | Tensor, high: float | Tensor, share: Tensor) -> Tensor
     return low + (high - low) * share
 
 
-def _check_moves(moves: Moves) -> None:
+def check_moves(moves: Moves) -> None:
     whole_number("canvas", moves.canvas)
     low, high = moves.scale
     if not 0 < low <= high:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -11,12 +12,24 @@ from torch import Tensor
 
 from topocaps import figures, part_figures
 from topocaps.arithmetic import seeded
-from topocaps.capsules import PartWhole, Poses
+from topocaps.capsules import Belief, PartWhole, Poses
+from topocaps.data.mnist import digit_splits
+from topocaps.data.moved import Moves
 from topocaps.data.sequences import SequenceSet
+from topocaps.examine.digits import features, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, number
-from topocaps.metrics.probes import fit_probe
+from topocaps.examine.optimised import IMAGES, free_form
+from topocaps.metrics.capsules import (
+    affine_copies,
+    classification,
+    majority_vote,
+    presence_and_pose,
+    presence_logits,
+    strokes,
+)
 from topocaps.recipes.data import Splits
 
+PRESENCES, BOTH = "presences", "presences and poses"
 _BATCH = 500
 _LEGEND = """
 <dl>
@@ -78,6 +91,27 @@ class PartWholeExamination(Examination[PartWhole]):
                 "samples": part_figures.samples(model),
             }
 
+    def more(self, model: PartWhole, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
+        """Probes on moved digits, what free-form inference adds, how alike templates are."""
+        where = next(model.parameters()).device
+        canvas, count = model.frame_shape[-1], settings.get("probed")
+
+        def read(x: Tensor) -> dict[str, Tensor]:
+            return read_off(model, x)
+
+        images = model.templates.images()
+        copies = affine_copies(images)
+        control = affine_copies(strokes(len(images), images.shape[-1]))
+        return {
+            **probed(read, canvas, where, data, count),
+            "free_form": free_form(model, read_wholes, data, count and min(count, IMAGES)),
+            "vote": _vote(model, data, canvas, where),
+            "copies": {
+                "nearest": copies.nearest.median().item(),
+                "nearest_of_strokes": control.nearest.median().item(),
+            },
+        }
+
     def keepsakes(
         self,
         model: PartWhole,
@@ -100,11 +134,12 @@ class PartWholeExamination(Examination[PartWhole]):
             ("wholes on", "wholes_on", 1),
             ("parts on", "parts_on", 1),
         ]
+        probes = [m.get("accuracy", {PRESENCES: {}, BOTH: {}}) for m in metrics]
         read = [
-            [label, *(number(m.get("accuracy", {}).get(key), 3) for m in metrics)]
-            for label, key in (("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"))
+            [label, *(number(one[key].get("0"), 3) for one in probes)]
+            for label, key in (("t⁰", PRESENCES), ("t⁰, A⁰", BOTH))
         ]
-        told = [[label, *(number(m[key], digits) for m in metrics)] for label, key, digits in rows]
+        told = [[label, *(number(m[key], places) for m in metrics)] for label, key, places in rows]
         return [["", *columns], *read, *told]
 
 
@@ -123,27 +158,39 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
     return {**means, "is_bound": model.poses_are is not Poses.DELTA, "sequences": len(sequences)}
 
 
-def accuracy(model: PartWhole, train: SequenceSet, test: SequenceSet) -> dict[str, float]:
-    """Of linear probes on the wholes, fitted on ``train``."""
-    fitted, tested = latents(model, train), latents(model, test)
-    return {
-        name: fit_probe(fitted[name], fitted["class"]).accuracy(tested[name], tested["class"])
-        for name in ("presences", "presences and poses")
-    }
+def read_off(model: PartWhole, x: Tensor) -> dict[str, Tensor]:
+    """What probes see of images (images, *frame): the wholes' presences, and poses too."""
+    return read_wholes(model.believe(x, model.upright(x))[0])
+
+
+def read_wholes(wholes: Belief) -> dict[str, Tensor]:
+    return {PRESENCES: presence_logits(wholes), BOTH: presence_and_pose(wholes)}
+
+
+def accuracy(model: PartWhole, train: SequenceSet, test: SequenceSet) -> dict[str, Any]:
+    """Of linear probes on the wholes, fitted on ``train``: {what is read: {"0": accuracy}}."""
+    fitted, tested = labelled(model, train), labelled(model, test)
+    return {name: classification(*fitted[name], {"0": tested[name]}) for name in (PRESENCES, BOTH)}
 
 
 @torch.no_grad()
-def latents(model: PartWhole, sequences: SequenceSet) -> dict[str, Tensor]:
-    """What probes read of every image, and its class."""
-    found: dict[str, list[Tensor]] = {"presences": [], "presences and poses": [], "class": []}
+def labelled(model: PartWhole, sequences: SequenceSet) -> dict[str, tuple[Tensor, Tensor]]:
+    """What probes see of every image, and its class."""
+    found: dict[str, list[Tensor]] = {PRESENCES: [], BOTH: []}
+    classes = []
     for batch in sequences.batches(_BATCH):
-        wholes = model.believe(batch.x[:, 0])[0]
-        both = torch.cat([wholes.logits, wholes.poses.flatten(-2)], -1)
-        found["presences"].append(wholes.logits)
-        found["presences and poses"].append(both)
+        for name, values in read_off(model, batch.x[:, 0]).items():
+            found[name].append(values)
         assert batch.factors is not None
-        found["class"].append(batch.factors[:, 0, 0])
-    return {name: torch.cat(parts) for name, parts in found.items()}
+        classes.append(batch.factors[:, 0, 0])
+    return {name: (torch.cat(parts), torch.cat(classes)) for name, parts in found.items()}
+
+
+def _vote(model: PartWhole, data: Path | None, canvas: int, where: torch.device) -> float:
+    """Accuracy where the whole that is most surely there votes for a class."""
+    test = digit_splits(data)[2]
+    found, classes = features(lambda x: read_off(model, x), test, Moves(canvas=canvas), where)
+    return majority_vote(found[PRESENCES].argmax(1), classes)
 
 
 def one_of_each(held_out: SequenceSet, classes: int = 10) -> Tensor:

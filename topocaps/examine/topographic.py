@@ -14,6 +14,7 @@ from topocaps import figures
 from topocaps.data.mnist import digits
 from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import TransformedImages
+from topocaps.examine.digits import probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, number
 from topocaps.learned import LearnedTopography
 from topocaps.metrics import (
@@ -103,9 +104,12 @@ class TopographicExamination(Examination[SequenceModel]):
     ) -> dict[str, Any]:
         """On rotation and hue together for a model that saw them singly; what probes read off."""
         recorded = settings["data"]
+        where = next(model.parameters()).device
+        if recorded["kind"] in ("StillMnist", "MovedMnist") and not is_map(model):
+            canvas = recorded.get("canvas", 28)
+            return probed(lambda x: read_posterior(model, x), canvas, where, data)
         if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
             return {}
-        where = next(model.parameters()).device
         combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
         window = settings["unseen_window"]
         found = evaluate(model, combined.to(where), window=window, seed=EVALUATION_SEED)
@@ -161,6 +165,12 @@ class TopographicExamination(Examination[SequenceModel]):
             labels = {"agreement": "neighbours of one class", "shuffled": "when shuffled"}
             rows += [row(text, [m["map"][key] for m in metrics], 2) for key, text in labels.items()]
         return [["", *columns], *rows]
+
+
+def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
+    """What probes see of images (images, *frame): means and standard deviations of q(z|x)."""
+    q = model.posterior(x[:, None]).z
+    return {"posterior": torch.cat([q.mean.flatten(1), q.stddev.flatten(1)], 1)}
 
 
 def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from topocaps.data.mnist import VALIDATION, Digits, digits, mnist
+from topocaps.data.mnist import Digits, digit_splits, mnist
+from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages
@@ -106,17 +107,42 @@ class StillMnist:
     """Digits as they are, grey and upright: sequences of one frame, with their class."""
 
     def load(self, folder: Path | None = None) -> Splits:
-        train, test = digits(folder)
-        return Splits(_still(train, VALIDATION), _still(test), "MNIST", "test images", None)
+        train, _, test = digit_splits(folder)
+        return Splits(_still(train), _still(test), "MNIST", "test images", None)
 
 
-def _still(part: Digits, left_out: int = 0) -> Sequences:
-    count = len(part.images) - left_out
-    classes = part.classes[:count, None].long()
-    return Sequences(part.images[:count, None], torch.arange(count)[:, None], classes, ("class",))
+@dataclass(frozen=True)
+class MovedMnist:
+    """Digits, each moved at random within bounds, anew whenever it is seen."""
+
+    degrees: float = 0.0
+    canvas: int = 28
+    shift: float | None = 0.0  #: pixels; None: to wherever all ink is on the canvas
+    shear: float = 0.0
+    scale: tuple[float, float] = (1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scale, tuple | list) or len(self.scale) != 2:
+            raise BadInput(f"scale must be the least and the greatest, not {self.scale!r}")
+        object.__setattr__(self, "scale", tuple(self.scale))
+        check_moves(self.moves)
+
+    @property
+    def moves(self) -> Moves:
+        return Moves(**asdict(self))
+
+    def load(self, folder: Path | None = None) -> Splits:
+        train, _, test = digit_splits(folder)
+        moved = [MovedDigits(part.images, part.classes, self.moves) for part in (train, test)]
+        return Splits(moved[0], moved[1], "MNIST", "test images", None)
 
 
-Data = Sprites | GrowingSprites | Mnist | StillMnist
+def _still(part: Digits) -> Sequences:
+    order, classes = torch.arange(len(part.images))[:, None], part.classes[:, None].long()
+    return Sequences(part.images[:, None], order, classes, ("class",))
+
+
+Data = Sprites | GrowingSprites | Mnist | StillMnist | MovedMnist
 DATA: dict[str, type[Data]] = {
-    kind.__name__: kind for kind in (Sprites, GrowingSprites, Mnist, StillMnist)
+    kind.__name__: kind for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist)
 }

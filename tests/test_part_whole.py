@@ -1,0 +1,121 @@
+"""Part-whole runs from recipe to page: trained, measured, drawn, fine-tuned, tabled."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from topocaps import BadInput, study
+from topocaps.data.mnist import Digits
+from topocaps.recipes import find, part_whole
+from topocaps.recipes.tables import TABLES
+from topocaps.reproduce import reproduce
+
+TINY = ["sizes=(2,3)", "template=4", "width=8", "depth=1", "training.batch=4",
+        "training.epochs=1", "training.epoch_size=16", "warmup=0"]  # fmt: skip
+PLAIN = ["hidden=8", "training.batch=4", "training.epochs=1", "training.epoch_size=16", "warmup=0"]
+
+
+def some(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.zeros(count, 28, 28, dtype=torch.uint8)
+    images[:, 8:20, 8:20] = torch.randint(
+        256, (count, 12, 12), generator=generator, dtype=torch.uint8
+    )
+    return Digits(images, (torch.arange(count) % 10).to(torch.uint8))
+
+
+@pytest.fixture(autouse=True)
+def few_digits(monkeypatch, tmp_path):
+    files = sys.modules["topocaps.data.mnist"]  # the package has a function of the same name
+    monkeypatch.setattr(files, "digits", lambda folder: (some(60, 0), some(40, 1)))
+    monkeypatch.setattr(files, "VALIDATION", 20)
+    monkeypatch.setattr("topocaps.examine.digits.data_folder", lambda folder: tmp_path)
+    monkeypatch.setattr("topocaps.part_figures.FREE_STEPS", 2)
+    monkeypatch.setattr("topocaps.examine.optimised.STEPS", 2)
+    monkeypatch.setattr("topocaps.examine.optimised.IMAGES", 20)
+
+
+def small(name):
+    recipe = find(name)
+    return recipe.change(TINY if isinstance(recipe, part_whole.PartWholeRecipe) else PLAIN)
+
+
+def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
+    (run,) = study.run_jobs([study.Job(small("capsules/mnist"), tmp_path)], device="cpu")
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert found["is_bound"] is False and found["sequences"] == 40
+    assert found["accuracy"].keys() == {"presences", "presences and poses"}
+    assert (
+        found["untrained"]["elbo"]
+        != found["elbo"]
+        == pytest.approx(found["log_px_given_t"] - found["kl_parts"] - found["kl_wholes"], abs=1e-3)
+    )
+    record = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert {"logit_spread", "largest_share", "clutter", "wholes_on", "parts_on"} <= record.keys()
+    for name in ("parts", "templates", "turned", "samples", "history"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 1000
+    page = (tmp_path / "report.html").read_text()
+    assert "Delta poses: no bound" in page and "E_eq" not in page
+    assert study.compare([run])[1][0] == "t⁰"
+
+
+def test_a_run_that_has_collapsed_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("topocaps.capsules.model.DEAD", 1e9)
+    (run,) = study.run_jobs([study.Job(small("capsules/mnist"), tmp_path)], device="cpu")
+    assert run.metrics["complaint"].startswith("collapsed: presences of wholes hardly vary")
+    assert "collapsed" in (tmp_path / "report.html").read_text()
+    assert "complaint" in json.loads((tmp_path / "metrics.jsonl").read_text())
+
+
+def test_a_tuned_model_starts_from_the_weights_of_its_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr("topocaps.study.find", small)
+    job = study.Job(small("capsules/mnist-tuned"), tmp_path / "tuned", seed=3)
+    first, seen = study._initial, {}
+
+    def remember(job, frame_shape):
+        model = first(job, frame_shape)
+        seen[job.recipe.name] = {n: v.clone() for n, v in model.state_dict().items()}
+        return model
+
+    monkeypatch.setattr("topocaps.study._initial", remember)
+    (run,) = study.run_jobs([job], device="cpu")
+    started = study.Finished.open(tmp_path / "tuned" / "start")
+    assert started.settings["seed"] == 3 and run.metrics["is_bound"]
+    for name, value in started.model.state_dict().items():
+        assert torch.equal(value, seen["capsules/mnist-tuned"][name]), name
+
+
+def test_a_scene_that_may_turn_trains_too(tmp_path):
+    recipe = small("capsules/rotated-90-turns").change(["turns=4"])
+    (run,) = study.run_jobs([study.Job(recipe, tmp_path)], device="cpu")
+    assert run.model.turns == 4 and run.metrics["kl_wholes"] > 0
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("capsules-")])
+def test_every_table_of_parts_and_wholes_is_run_and_written(name, tmp_path, monkeypatch):
+    table = TABLES[name]
+    recipes = tuple(small(recipe.name) for recipe in table.recipes[:2])
+    monkeypatch.setitem(TABLES, name, replace(table, recipes=recipes))
+    monkeypatch.setattr("topocaps.study.find", small)
+    page = reproduce([name], tmp_path / "results", tmp_path / "runs", seeds=1, device="cpu")
+    text = page.read_text()
+    assert table.title in text
+    row = next(line for line in text.splitlines() if f"`{recipes[0].name}`" in line)
+    assert row.count("|") > 3
+    assert (tmp_path / "results" / recipes[0].name / f"{table.picture}.png").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["sizes=3", "width=6", "prior=1", "noise=0", "turns=0", "poses_are=gamma", "probed=0"]
+)
+def test_settings_that_make_no_model_are_refused(change):
+    with pytest.raises(BadInput, match=change.split("=")[0]):
+        find("capsules/mnist").change([change])
+
+
+def test_digits_that_cannot_be_moved_so_are_refused():
+    with pytest.raises(BadInput, match="scale"):
+        find("capsules/rotated-45").change(["data.scale=2"])
