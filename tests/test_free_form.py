@@ -97,3 +97,34 @@ def test_beliefs_about_a_moved_picture_are_the_moved_beliefs():
         model.log_likelihood(b[-1].values(1.0), shifted).mean() for b in (after, found, settled)
     ]
     assert drawn[0] > drawn[2] and drawn[1] > drawn[2]
+
+
+def test_an_optimised_bound_is_tighter_and_still_below_the_evidence():
+    """The evidence of a tiny model by brute force, from scenes of the prior."""
+    torch.manual_seed(1)
+    model = model_of(sizes=(1, 1), noise=1.0)
+    x = torch.rand(1, 1, *model.frame_shape, **DOUBLE)
+    with torch.no_grad():
+        likely = torch.cat(
+            [
+                model.log_likelihood(model.sample(50_000, relaxed=True).layers[-1], x[0])
+                for _ in range(4)
+            ]
+        )
+        weights = (likely - likely.max()).exp()
+        evidence = likely.max() + weights.mean().log()
+        error = weights.std() / weights.mean() / len(likely) ** 0.5
+
+    def bound(beliefs):
+        many = [
+            Belief(*(v if v is None else v.expand(4000, *v.shape[1:]) for v in vars(b).values()))
+            for b in beliefs
+        ]
+        with torch.no_grad():
+            found = model.bound(x.expand(4000, *x.shape[1:]), many, model.draw(many)).elbo
+        return found.mean(), found.std() / len(found) ** 0.5
+
+    first, first_error = bound(model.believe(x))
+    found, found_error = bound(optimise(model, x, steps=300, lr=0.05).beliefs)
+    assert found > first + 5 * (first_error + found_error)
+    assert found < evidence + 5 * (error + found_error)

@@ -1,6 +1,7 @@
 """Generative capsules: organised latent variables that move when the world moves."""
 
-from topocaps import data, metrics, recipes
+from topocaps import capsules, data, metrics, recipes
+from topocaps.capsules import PartWhole
 from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.evidence import Evidence, log_px, log_px_paper
@@ -18,6 +19,7 @@ __all__ = [
     "Evidence",
     "Interrupted",
     "NonFinite",
+    "PartWhole",
     "Precision",
     "ProductOfStudentT",
     "Run",
@@ -29,6 +31,7 @@ __all__ = [
     "Topography",
     "Training",
     "__version__",
+    "capsules",
     "data",
     "evaluate",
     "fit",

@@ -33,6 +33,11 @@ class GenerativeModel(nn.Module, ABC):
     def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> Any:
         """An object with every term, and ``objective``, which is raised: each (batch, time)."""
 
+    def forward(self, x: Tensor) -> Any:
+        """``evidence`` of frames that are checked first."""
+        self.check(x)
+        return self.evidence(x)
+
     @abstractmethod
     def check(self, x: Tensor) -> None:
         """Refuse frames this model cannot take, with a sentence."""

@@ -1,5 +1,6 @@
 """Parts and wholes: the probabilistic capsule model of Smith et al. (2020)."""
 
+from topocaps.capsules.free_form import FreeForm, moved, optimise
 from topocaps.capsules.layers import Belief, Capsules, Connection
 from topocaps.capsules.model import CapsuleEvidence, PartWhole, Poses, Scene
 from topocaps.capsules.templates import Templates, composite
@@ -9,9 +10,12 @@ __all__ = [
     "CapsuleEvidence",
     "Capsules",
     "Connection",
+    "FreeForm",
     "PartWhole",
     "Poses",
     "Scene",
     "Templates",
     "composite",
+    "moved",
+    "optimise",
 ]

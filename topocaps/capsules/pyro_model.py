@@ -54,6 +54,8 @@ class PyroPartWhole:
     max_plate_nesting: ClassVar[int] = 2  #: images, and the capsules of a layer
 
     def __init__(self, capsules: PartWhole, name: str = "part_whole") -> None:
+        if capsules.turns > 1:
+            raise BadInput("scenes that may be turned have no model in Pyro: take turns=1")
         self.capsules, self.name = capsules, name
 
     def model(self, x: Tensor) -> None:

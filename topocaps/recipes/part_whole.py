@@ -93,7 +93,7 @@ SMALL = replace(
     sizes=(8, 12),
     width=64,
     depth=2,
-    training=replace(DIGITS.training, batch=32, epochs=8, epoch_size=8000),
+    training=replace(DIGITS.training, batch=32, epochs=12, epoch_size=16_000),
     probed=5000,
     claims={},
 )

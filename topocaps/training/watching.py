@@ -88,7 +88,8 @@ def describe(terms: dict[str, Any]) -> str:
     """The bound and its parts, in nats a frame; then what else there is to watch."""
     parts = "".join(f" - {_said(name)} {terms[name]:.1f}" for name in terms if name[:3] == "kl_")
     rest = "".join(f", {_said(name)} {terms[name]:.2f}" for name in terms if name in _WATCHED)
-    return f"elbo {terms['elbo']:.1f} = {terms['log_px_given_t']:.1f}{parts}{rest}"
+    complaint = f"; {terms['complaint']}" if "complaint" in terms else ""
+    return f"elbo {terms['elbo']:.1f} = {terms['log_px_given_t']:.1f}{parts}{rest}{complaint}"
 
 
 def _said(name: str) -> str:
