@@ -23,6 +23,7 @@ from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
 from topocaps.learned import LearnedTopography
+from topocaps.metrics.missing import some_missing
 from topocaps.metrics.traversal import roll_to_all, start_of, traversal, unseen_lags
 from topocaps.models import SequenceModel
 from topocaps.topography import Topography
@@ -101,18 +102,28 @@ def traversals(
 
     figure, axes = canvas(len(x), 1, (0.62 * frames + 1.6, 2.1 * len(x) + 0.3))
     for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
-        axis.imshow(tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
-        axis.set_yticks([down * (row + 0.5) for row in range(len(ROWS))], ROWS)
-        axis.set_xticks([across * (n + 0.5) for n in range(frames)], map(str, lags))
-        axis.tick_params(length=0, labelsize=8)
-        axis.spines[:].set_visible(False)
-        axis.set_title(label, loc="left", fontsize=10)
+        show_rows(axis, block, ROWS, [str(lag) for lag in lags], label)
         for row in (0, 2):
             corner = (start * across - 0.5, row * down - 0.5)
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
     axes[-1].set_xlabel("frame = sites rolled", fontsize=9)
+    return figure
+
+
+@torch.no_grad()
+def filled(
+    model: SequenceModel, batch: Batch, names: Sequence[str] = (), share: float = 0.3, seed: int = 0
+) -> Figure:
+    """Sequences with a ``share`` of their frames missing: what is there, what is filled in."""
+    x = batch.x
+    mask = some_missing(x, share, seed)
+    there = torch.where(mask[..., None, None, None], x, 0.5)
+    blocks = torch.stack([x, there, model.fill(x, mask)], 1).clamp(0, 1)
+    figure, axes = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
+    for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
+        show_rows(axis, block, ("input", "there", "filled"), title=label)
     return figure
 
 
@@ -254,6 +265,19 @@ def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def show_rows(
+    axis: Axes, block: Tensor, rows: Sequence[str], columns: Sequence[str] = (), title: str = ""
+) -> None:
+    """Frames (rows, columns, channel, height, width), with the names of both beside them."""
+    down, across = (size + GAP for size in block.shape[-2:])
+    axis.imshow(tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    axis.set_yticks([down * (row + 0.5) for row in range(len(rows))], rows)
+    axis.set_xticks([across * (n + 0.5) for n in range(len(columns))], columns)
+    axis.tick_params(length=0, labelsize=8)
+    axis.spines[:].set_visible(False)
+    axis.set_title(title, loc="left", fontsize=10)
 
 
 def _labels(batch: Batch, names: Sequence[str]) -> list[str]:

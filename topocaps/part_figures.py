@@ -12,7 +12,7 @@ from torch import Tensor
 
 from topocaps.capsules import Capsules, PartWhole, composite, poses
 from topocaps.capsules.free_form import optimise
-from topocaps.figures import GAP, canvas, tile
+from topocaps.figures import canvas, show_rows, tile
 
 TEMPLATES_CAPTION = (
     "Templates of the parts (Fig. 6): brightness times opacity, each as large as its square."
@@ -95,12 +95,6 @@ def _rgb(x: Tensor) -> Tensor:
 
 def _rows(rows: Sequence[Tensor], names: Sequence[str], columns: Sequence[str] = ()) -> Figure:
     block = torch.stack([row.cpu() for row in rows]).clamp(0, 1)
-    down, across = (size + GAP for size in block.shape[-2:])
-    count = block.shape[1]
-    figure, (axis,) = canvas(1, 1, (0.75 * count + 1.6, 0.75 * len(rows) + 0.4))
-    axis.imshow(tile(block), interpolation="nearest")
-    axis.set_yticks([down * (row + 0.5) for row in range(len(rows))], names)
-    axis.set_xticks([across * (n + 0.5) for n in range(len(columns))], columns)
-    axis.tick_params(length=0, labelsize=8)
-    axis.spines[:].set_visible(False)
+    figure, (axis,) = canvas(1, 1, (0.75 * block.shape[1] + 1.6, 0.75 * len(rows) + 0.4))
+    show_rows(axis, block, names, columns)
     return figure

@@ -138,7 +138,7 @@ class Results:
             own += [f"![{recipe.name}]({file})" for recipe, file in files]
         elif files:
             links = ", ".join(f"[{recipe.name}]({file})" for recipe, file in files)
-            own.append(f"Traversals of the first seed: {links}.")
+            own.append(f"Pictures of the first seed: {links}.")
         return own
 
 

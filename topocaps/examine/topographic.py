@@ -130,6 +130,8 @@ class TopographicExamination(Examination[SequenceModel]):
         found = {"traversals": figures.traversals(model, shown, held_out.names, **how)}
         if isinstance(model.topography, LearnedTopography):
             found["learned"] = figures.learned(model.topography)
+        if settings["data"]["kind"] == "Sprites":
+            found["filled"] = figures.filled(model, examples(held_out), held_out.names)
         return found
 
     legend = _LEGEND

@@ -18,6 +18,13 @@ SHARES = (0.1, 0.3, 0.5)
 _SURE = 1e-6  # no frame is filled in with more certainty than that
 
 
+def some_missing(x: Tensor, share: float, seed: int = 0) -> Tensor:
+    """A mask, False for a random ``share`` of frames; one at least of every sequence stays."""
+    with seeded(seed):
+        draw = torch.rand(x.shape[:2])
+    return ((draw >= share) | (draw == draw.amax(1, keepdim=True))).to(x.device)
+
+
 @torch.no_grad()
 def filled_costs(
     model: SequenceModel,
@@ -36,10 +43,7 @@ def filled_costs(
     bernoulli = model.likelihood is Likelihood.BERNOULLI
     found: dict[str, dict[str, float]] = {}
     for share in shares:
-        with seeded(seed):
-            draw = torch.rand(x.shape[:2])
-        mask = (draw >= share) | (draw == draw.amax(1, keepdim=True))
-        mask = mask.to(x.device)
+        mask = some_missing(x, share, seed)
         same = (x[:, :, None] == x[:, None]).flatten(3).all(3)  # batch time time
         counts = ~mask & ~(same & mask[:, None]).any(2)
         there = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))

@@ -205,6 +205,7 @@ TABLES = {
         note="*filled*: the nearest frame's t, rolled (not rolled, for the VAE); *held*: the "
         "nearest frame's t as it is; *mean*: of the frames that are there. Frames whose image is "
         "shown elsewhere in the sequence do not count.",
+        picture="filled",
     ),
     "fast": Table("The fast recipe: two models of Table 1", mnist.FAST[:2], _LIKELIHOOD),
     "capsules-table1": Table(

@@ -58,25 +58,33 @@ class Bar:
 
 
 class Lines:
-    """A line now and then, never more often than every ``seconds``; the last epoch always."""
+    """A line now and then: of epochs, never more often than every ``seconds``, the last one always;
+    of steps, where an epoch takes longer than ``patience``."""
 
-    def __init__(self, label: str, console: Console, seconds: float = 10.0) -> None:
-        self._label, self._console, self._seconds = label, console, seconds
+    def __init__(
+        self, label: str, console: Console, seconds: float = 10.0, patience: float = 60.0
+    ) -> None:
+        self._label, self._console = label, console
+        self._seconds, self._patience = seconds, patience
 
     def start(self, step: int, steps: int) -> None:
         self._first, self._steps, self._began = step, steps, time.monotonic()
         self._last = self._began - self._seconds
 
-    def step(self, step: int, terms: dict[str, float]) -> None: ...
+    def step(self, step: int, terms: dict[str, float]) -> None:
+        if time.monotonic() - max(self._last, self._began) >= self._patience:
+            self._print(f"step {step} of {self._steps}", step, terms)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        now, step = time.monotonic(), record["step"]
-        if step < self._steps and now - self._last < self._seconds:
-            return
-        self._last = now
-        left = (now - self._began) / (step - self._first) * (self._steps - step)
+        step = record["step"]
+        if step == self._steps or time.monotonic() - self._last >= self._seconds:
+            self._print(f"epoch {record['epoch']}", step, record)
+
+    def _print(self, what: str, step: int, terms: dict[str, Any]) -> None:
+        self._last = time.monotonic()
+        left = (self._last - self._began) / (step - self._first) * (self._steps - step)
         self._console.print(
-            f"{self._label}  epoch {record['epoch']}  {describe(record)}  {left:.0f} s left",
+            f"{self._label}  {what}  {describe(terms)}  {left:.0f} s left",
             highlight=False,
             soft_wrap=True,
         )

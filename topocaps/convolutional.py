@@ -1,0 +1,155 @@
+"""Convolutional networks beside the paper's multilayer perceptrons, for larger frames."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from topocaps.errors import BadInput, whole_number
+from topocaps.models import MODELS, VAE, TopographicVAE
+from topocaps.networks import FrameDecoder, GaussianEncoder, Likelihood, Linear
+from topocaps.student_t import TopographicStudentT
+from topocaps.topography import Topography
+
+SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
+GROUPS = 8  # of channels that are normalised together, where they divide by it
+
+
+class ConvEncoder(GaussianEncoder):
+    """A ``GaussianEncoder`` whose network halves the frame, once for each of ``channels``."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        latent_shape: tuple[int, ...],
+        channels: tuple[int, ...] | None = None,
+    ) -> None:
+        sizes = _sizes(frame_shape, channels)
+        layers: list[nn.Module] = [nn.Unflatten(1, sizes[0])]
+        for (inputs, *_), (outputs, *_) in itertools.pairwise(sizes):
+            layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), *_between(outputs)]
+        layers += [nn.Flatten(), Linear(math.prod(sizes[-1]), 2 * math.prod(latent_shape))]
+        super().__init__(EachFrame(*layers), len(sizes[0]), latent_shape)
+
+
+class ConvDecoder(FrameDecoder):
+    """A ``FrameDecoder`` whose network is a ``ConvEncoder``'s, backwards."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        latent_shape: tuple[int, ...],
+        channels: tuple[int, ...] | None = None,
+        likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        centre: float = 0.0,
+    ) -> None:
+        sizes = _sizes(frame_shape, channels)[::-1]
+        layers: list[nn.Module] = [
+            Linear(math.prod(latent_shape), math.prod(sizes[0])),
+            nn.Unflatten(1, sizes[0]),
+        ]
+        for (inputs, *small), (outputs, *large) in itertools.pairwise(sizes):
+            odd = tuple(side % 2 for side in large)  # pixels that halving has left out
+            doubled = nn.ConvTranspose2d(inputs, outputs, 4, 2, 1, output_padding=odd)
+            layers += [*_between(inputs), doubled]
+        layers += [nn.Flatten()]
+        shape, axes = sizes[-1], len(latent_shape)
+        super().__init__(EachFrame(*layers), shape, axes, Likelihood(likelihood), centre)
+
+
+class EachFrame(nn.Sequential):
+    """Layers that know one leading axis, applied to (…, inputs): to (…, outputs)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = super().forward(x.reshape(-1, x.shape[-1]))
+        return rows.reshape(*x.shape[:-1], rows.shape[-1])
+
+
+def convolutional(
+    frame_shape: tuple[int, ...],
+    topography: Topography,
+    kind: type[TopographicVAE] | type[VAE] = TopographicVAE,
+    channels: tuple[int, ...] | None = None,
+    likelihood: Likelihood | str = Likelihood.BERNOULLI,
+    mu: float = -30.0,
+    centred: bool = False,
+) -> TopographicVAE | VAE:
+    """A model of frames (colours, height, width) with convolutional networks.
+
+    ``channels`` are an encoder's, one number for each halving of the frame; a decoder has them
+    reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
+    ``mu`` and ``centred`` are as in ``TopographicVAE.mlp``; a VAE has neither.
+    """
+    sizes = _sizes(frame_shape, channels)
+    shape, channels = sizes[0], tuple(size[0] for size in sizes[1:])
+    latent = (topography.capsules, *topography.shape)
+    config: dict[str, Any] = {
+        "kind": kind.__name__,
+        "networks": "convolutional",
+        "frame_shape": list(shape),
+        "topography": asdict(topography),
+        "channels": list(channels),
+        "likelihood": Likelihood(likelihood).value,
+    }
+    z_given_x = ConvEncoder(shape, latent, channels)
+    model: TopographicVAE | VAE
+    if issubclass(kind, TopographicVAE):
+        centre = _centre(topography, mu) if centred else 0.0
+        u_given_x = ConvEncoder(shape, (topography.capsules, *topography.u_shape), channels)
+        x_given_t = ConvDecoder(shape, latent, channels, likelihood, centre)
+        model = kind(z_given_x, u_given_x, x_given_t, topography, mu)
+        config |= {"mu": float(mu), "centred": centred}
+    else:
+        if centred:
+            raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
+        model = kind(z_given_x, ConvDecoder(shape, latent, channels, likelihood), topography)
+    model.config = config
+    return model
+
+
+def from_config(config: dict[str, Any]) -> TopographicVAE | VAE:
+    """A fresh model from the settings that ``convolutional`` recorded."""
+    settings = {key: value for key, value in config.items() if key != "networks"}
+    settings["kind"] = MODELS[settings["kind"]]
+    settings["topography"] = Topography(**settings["topography"])
+    return convolutional(**settings)
+
+
+def _centre(topography: Topography, mu: float) -> float:
+    """The mean of t under the prior."""
+    if topography.degrees_of_freedom < 2:
+        raise BadInput("a decoder cannot be centred where t has no mean: window and reach are 1")
+    return TopographicStudentT(topography, topography.window, mu).mean.mean().item()
+
+
+def _sizes(
+    frame_shape: tuple[int, ...], channels: tuple[int, ...] | None
+) -> list[tuple[int, ...]]:
+    """(channels, height, width) of the frame and of what follows it, each half as large."""
+    if len(frame_shape) != 3:
+        raise BadInput(
+            f"convolutions are of frames (colours, height, width), not {tuple(frame_shape)}"
+        )
+    colours, height, width = (whole_number("a side of a frame", side) for side in frame_shape)
+    if channels is None:
+        halvings = max(1, math.ceil(math.log2(min(height, width) / (SMALLEST + 0.99))))
+        channels = (32, *[64] * (halvings - 1))
+    if not channels or min(height, width) < 2 ** len(channels):
+        raise BadInput(
+            f"frames of {height} by {width} pixels cannot be halved {len(channels)} times, as "
+            f"channels {tuple(channels)} ask for"
+        )
+    sizes = [(colours, height, width)]
+    for count in channels:
+        height, width = height // 2, width // 2
+        sizes.append((whole_number("channels", count), height, width))
+    return sizes  # type: ignore[return-value]
+
+
+def _between(channels: int) -> list[nn.Module]:
+    """Normalised within a frame: a batch's frames are none of each other's business."""
+    return [nn.GroupNorm(math.gcd(GROUPS, channels), channels), nn.ReLU()]
