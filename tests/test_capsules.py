@@ -710,7 +710,7 @@ def test_the_density_of_a_normal_belief_is_that_of_its_draws():
 
 def wide_model():
     """Tiny, with a q so near its prior that evidence can be had by brute force."""
-    model = model_of((1, 1), noise=1.0)
+    model = model_of((1, 1), noise=1.0, scatter=0.1)
     with torch.no_grad():
         model.templates.alpha.fill_(3.0)
         model.links[0].spread.fill_(0.5)

@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from topocaps.capsules import concrete, poses
 
+TIGHTEST = 0.1  #: the least c (supplement B)
 _LOG_2PI = math.log(2 * math.pi)
 
 
@@ -93,8 +94,8 @@ class Connection(nn.Module):
         base: Tensor,
         *,
         stand: bool = False,
-        scatter: float = 0.1,
-        tightest: float = 0.1,
+        scatter: float = 0.5,
+        tightest: float = TIGHTEST,
         tight: float = 0.15,
         loose: float = 1.0,
         absent: float = 1.0,

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from topocaps.capsules import concrete, poses
 from topocaps.capsules.encoders import HEADS, PartEncoder, WholeEncoder
-from topocaps.capsules.layers import Belief, Capsules, Connection, certainly, log_normal
+from topocaps.capsules.layers import (
+    TIGHTEST,
+    Belief,
+    Capsules,
+    Connection,
+    certainly,
+    log_normal,
+)
 from topocaps.capsules.templates import Templates
 from topocaps.errors import BadInput, whole_number
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
@@ -69,6 +76,9 @@ class PartWhole(GenerativeModel):
     ``sizes`` are capsules of every layer, wholes first. Images x: (batch, time, *frame); every
     frame is an image of its own.
 
+    Wholes start with parts ``scatter``ed, and ``tight`` enough that each expects others: where they
+    expect the same, one of them takes all parts.
+
     ``turns`` (not the paper's) gives the scene a pose of its own: one of so many rotations, each as
     probable as the others, by which everything in it is turned. Which it is, is inferred: images
     are looked at in every rotation, and the one that is worth most is kept. So an object that is
@@ -93,6 +103,8 @@ class PartWhole(GenerativeModel):
         scale: float = 0.43,
         temperature: float = 1.0,
         clutter: float = 0.1,
+        tight: float = 0.15,
+        scatter: float = 0.5,
         width: int = 128,
         depth: int = 4,
         slower: float = 0.3,
@@ -110,6 +122,8 @@ class PartWhole(GenerativeModel):
             "scale": scale,
             "temperature": temperature,
             "clutter": clutter,
+            "tight": tight,
+            "scatter": scatter,
             "width": width,
             "depth": depth,
             "slower": slower,
@@ -126,19 +140,17 @@ class PartWhole(GenerativeModel):
         self.prior_logit = math.log(prior / (1 - prior))
         # parts are drawn by their poses; objects above them stand where they are by default
         bases = [torch.zeros(poses.NUMBERS)] * (len(sizes) - 1) + [poses.scaled(scale)]
+        how = {"temperature": temperature, "clutter": clutter, "tight": tight, "scatter": scatter}
+        between = list(zip(pairwise(self.sizes), bases[1:], strict=True))
         self.connections = nn.ModuleList(
-            Connection(
-                above, below, base, temperature=temperature, clutter=clutter, stand=n < len(sizes)
-            )
-            for n, ((above, below), base) in enumerate(
-                zip(pairwise(self.sizes), bases[1:], strict=True), start=2
-            )
+            Connection(above, below, base, stand=n < len(between), **how)
+            for n, ((above, below), base) in enumerate(between, 1)
         )
         self.templates = Templates(self.sizes[-1], template, self.frame_shape)
         self.part_encoder = PartEncoder(self.sizes[-1], self.frame_shape, bases[-1])
         self.whole_encoders = nn.ModuleList(
             WholeEncoder(below, above, base, width=width, depth=depth)
-            for (above, below), base in zip(pairwise(self.sizes), bases[1:], strict=True)
+            for (above, below), base in between
         )
 
     @classmethod
@@ -363,13 +375,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {sizes}")
     for name in ("template", "depth", "width", "turns"):
         whole_number(name, settings[name])
-    for name in ("noise", "prior", "scale", "temperature", "clutter", "slower"):
+    for name in (
+        "noise", "prior", "scale", "temperature", "clutter", "slower", "tight", "scatter",
+    ):  # fmt: skip
         value = settings[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < value < math.inf:
             raise BadInput(f"{name} must be a number above 0, not {value!r}")
     if not settings["prior"] < 1:
         raise BadInput(f"prior must be a probability below 1, not {settings['prior']}")
+    if not settings["tight"] > TIGHTEST:
+        raise BadInput(f"tight must be more than {TIGHTEST}, where c ends, not {settings['tight']}")
     if settings["width"] % HEADS:
         raise BadInput(f"width is divided among {HEADS} heads: {settings['width']} is not")
     if settings["poses_are"] not in list(Poses):

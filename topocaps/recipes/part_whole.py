@@ -29,6 +29,8 @@ class PartWholeRecipe(BaseRecipe):
     scale: float = 0.43  #: of parts, over the image, where poses start
     temperature: float = 1.0
     clutter: float = 0.1  #: the dummy parent's affinity
+    tight: float = 0.15  #: c where it starts
+    scatter: float = 0.5  #: of the parts of wholes, where M starts
     width: int = 128  #: of the set transformer
     depth: int = 4  #: its ISAB blocks
     slower: float = 0.3  #: learning rate of the set transformer over that of the rest
@@ -58,7 +60,7 @@ class PartWholeRecipe(BaseRecipe):
         """What the model is told."""
         names = (
             "sizes", "template", "poses_are", "noise", "prior", "scale", "temperature", "clutter",
-            "width", "depth", "slower", "turns",
+            "tight", "scatter", "width", "depth", "slower", "turns",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
