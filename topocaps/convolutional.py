@@ -16,7 +16,6 @@ from topocaps.student_t import TopographicStudentT
 from topocaps.topography import Topography
 
 SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
-GROUPS = 8  # of channels that are normalised together, where they divide by it
 
 
 class ConvEncoder(GaussianEncoder):
@@ -30,7 +29,7 @@ class ConvEncoder(GaussianEncoder):
     ) -> None:
         sizes = _sizes(frame_shape, channels)
         layers: list[nn.Module] = [nn.Unflatten(1, sizes[0])]
-        for (inputs, *_), (outputs, *_) in itertools.pairwise(sizes):
+        for (inputs, _, _), (outputs, _, _) in itertools.pairwise(sizes):
             layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), *_between(outputs)]
         layers += [nn.Flatten(), Linear(math.prod(sizes[-1]), 2 * math.prod(latent_shape))]
         super().__init__(EachFrame(*layers), len(sizes[0]), latent_shape)
@@ -52,8 +51,8 @@ class ConvDecoder(FrameDecoder):
             Linear(math.prod(latent_shape), math.prod(sizes[0])),
             nn.Unflatten(1, sizes[0]),
         ]
-        for (inputs, *small), (outputs, *large) in itertools.pairwise(sizes):
-            odd = tuple(side % 2 for side in large)  # pixels that halving has left out
+        for (inputs, _, _), (outputs, height, width) in itertools.pairwise(sizes):
+            odd = height % 2, width % 2  # pixels that halving has left out
             doubled = nn.ConvTranspose2d(inputs, outputs, 4, 2, 1, output_padding=odd)
             layers += [*_between(inputs), doubled]
         layers += [nn.Flatten()]
@@ -128,7 +127,7 @@ def _centre(topography: Topography, mu: float) -> float:
 
 def _sizes(
     frame_shape: tuple[int, ...], channels: tuple[int, ...] | None
-) -> list[tuple[int, ...]]:
+) -> list[tuple[int, int, int]]:
     """(channels, height, width) of the frame and of what follows it, each half as large."""
     if len(frame_shape) != 3:
         raise BadInput(
@@ -147,9 +146,9 @@ def _sizes(
     for count in channels:
         height, width = height // 2, width // 2
         sizes.append((whole_number("channels", count), height, width))
-    return sizes  # type: ignore[return-value]
+    return sizes
 
 
 def _between(channels: int) -> list[nn.Module]:
-    """Normalised within a frame: a batch's frames are none of each other's business."""
-    return [nn.GroupNorm(math.gcd(GROUPS, channels), channels), nn.ReLU()]
+    """All channels of a frame are normalised together, and those of no two frames."""
+    return [nn.GroupNorm(1, channels), nn.ReLU()]

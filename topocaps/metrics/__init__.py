@@ -2,14 +2,37 @@
 
 from topocaps.metrics.axes import axis_moved, axis_shares
 from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.disentanglement import (
+    DCI,
+    Score,
+    dci,
+    equal_counts,
+    equal_widths,
+    factor_vae_score,
+    mig,
+    sap,
+)
 from topocaps.metrics.equivariance import (
     chance_equivariance_error,
     equivariance_error,
     equivariance_errors,
 )
 from topocaps.metrics.evaluate import evaluate
+from topocaps.metrics.lie import (
+    LieError,
+    Rotation,
+    Scale,
+    Translation,
+    interpolation_floor,
+    lie_error,
+)
 from topocaps.metrics.maps import Agreement, neighbour_agreement, strongest_images
 from topocaps.metrics.missing import filled_costs
+from topocaps.metrics.neighbours import (
+    Smoothness,
+    nearest_neighbour_accuracy,
+    topographic_smoothness,
+)
 from topocaps.metrics.probes import (
     Probe,
     accuracy_by_labels,
@@ -20,25 +43,42 @@ from topocaps.metrics.probes import (
 from topocaps.metrics.traversal import Traversal, traversal, unseen_lags
 
 __all__ = [
+    "DCI",
     "Agreement",
     "CapCorr",
+    "LieError",
     "Probe",
+    "Rotation",
+    "Scale",
+    "Score",
+    "Smoothness",
+    "Translation",
     "Traversal",
     "accuracy_by_labels",
     "axis_moved",
     "axis_shares",
     "capcorr",
     "chance_equivariance_error",
+    "dci",
+    "equal_counts",
+    "equal_widths",
     "equivariance_error",
     "equivariance_errors",
     "evaluate",
+    "factor_vae_score",
     "filled_costs",
     "fit_probe",
+    "interpolation_floor",
+    "lie_error",
+    "mig",
+    "nearest_neighbour_accuracy",
     "neighbour_agreement",
     "observed_rolls",
     "pooled",
+    "sap",
     "specialisation",
     "strongest_images",
+    "topographic_smoothness",
     "traversal",
     "unseen_lags",
 ]

@@ -1,0 +1,179 @@
+"""Models in the Hub's layout come back as they were, and nothing else is let in."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import topocaps as tc
+from topocaps.hub import About, from_pretrained, push, save_pretrained
+
+TOPOGRAPHY = tc.Topography(2, (5,), (3,), window=3)
+
+
+def tvae():
+    return tc.TopographicVAE.mlp(
+        frame_shape=(1, 4, 4), topography=TOPOGRAPHY, hidden=(9,), mu=-5.0, centred=True
+    )
+
+
+MODELS = {
+    "TopographicVAE": tvae,
+    "VAE": lambda: tc.VAE.mlp(frame_shape=(1, 4, 4), topography=TOPOGRAPHY, hidden=(9,)),
+    "PartWhole": lambda: tc.PartWhole((1, 28, 28)),
+}
+
+
+class FakeHub:
+    """Repositories as folders: what this library asks of ``huggingface_hub``, and no more."""
+
+    def __init__(self, root):
+        self.root, self.calls = root, []
+
+    def create_repo(self, repo_id, *, private, exist_ok):
+        self.calls.append(("create", repo_id, private, exist_ok))
+        (self.root / repo_id).mkdir(parents=True, exist_ok=exist_ok)
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message, revision):
+        self.calls.append(("upload", repo_id, commit_message, revision))
+        for path in Path(folder_path).iterdir():
+            (self.root / repo_id / path.name).write_bytes(path.read_bytes())
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+
+    def snapshot_download(self, repo_id, *, revision, allow_patterns):
+        self.calls.append(("download", repo_id, revision, allow_patterns))
+        if not (self.root / repo_id).exists():
+            raise OSError(f"404: {repo_id}\nand a long story")
+        return str(self.root / repo_id)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    fake = FakeHub(tmp_path / "hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return fake
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_folder_gives_the_model_back(kind, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # offline, without the package
+    model = MODELS[kind]()
+    folder = save_pretrained(model, tmp_path / "model")
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "model.safetensors", "README.md"
+    }  # fmt: skip
+    loaded = from_pretrained(folder)
+    assert type(loaded) is type(model) and not loaded.training and loaded.config == model.config
+    again = loaded.state_dict()
+    for name, value in model.state_dict().items():
+        assert torch.equal(again[name], value), name
+    assert load_file(folder / "model.safetensors").keys() == again.keys()
+
+
+def test_a_card_says_what_was_told(tmp_path):
+    about = About(
+        'Digits that "turn": 7°', "Turning", license="mit", datasets=("mnist",),
+        tags=("equivariance",), metrics={"log_px": -186.83, "capcorr": 1.0},
+    )  # fmt: skip
+    folder = save_pretrained(tvae(), tmp_path, about)
+    _, matter, text = (folder / "README.md").read_text().split("---\n", 2)
+    told = {
+        key: json.loads(value)
+        for key, value in (line.split(": ", 1) for line in matter.splitlines())
+    }
+    assert told == {
+        "library_name": "topocaps",
+        "license": "mit",
+        "tags": ["topocaps", "topographicvae", "equivariance"],
+        "datasets": ["mnist"],
+        "metrics": ["log_px", "capcorr"],
+    }
+    assert "# Turning" in text and about.text in text and "| log_px | -186.83 |" in text
+    config = json.loads((folder / "config.json").read_text())
+    assert config["library_name"] == "topocaps" and config["library_version"] == tc.__version__
+
+
+def test_pushed_and_pulled(hub):
+    model = tvae()
+    url = push(model, "me/turning", "Digits that turn.", private=True, message="first")
+    assert url == "https://hub/me/turning/commit/1"
+    assert hub.calls == [
+        ("create", "me/turning", True, True),
+        ("upload", "me/turning", "first", None),
+    ]
+    card = (hub.root / "me/turning/README.md").read_text()
+    assert "Digits that turn." in card and 'from_pretrained("me/turning")' in card
+    loaded = from_pretrained("me/turning", revision="v1")
+    assert hub.calls[-1] == ("download", "me/turning", "v1", ["config.json", "model.safetensors"])
+    x = torch.rand(2, 4, 1, 4, 4)
+    assert torch.equal(loaded.encode(x), model.encode(x))
+
+
+def test_what_the_hub_refuses_is_a_sentence(hub, monkeypatch):
+    with pytest.raises(tc.BadInput, match=r"cannot be had from the Hub: 404: me/nothing$"):
+        from_pretrained("me/nothing")
+    for wrong in ("nothing", "./a/b", "a/b/c", "/no/where"):
+        with pytest.raises(tc.BadInput, match="neither a folder nor a repository"):
+            from_pretrained(wrong)
+
+    def refuse(*_, **__):
+        raise OSError("401: who are you?")
+
+    monkeypatch.setattr(hub, "create_repo", refuse)
+    with pytest.raises(tc.BadInput, match="cannot push to me/it: 401"):
+        push(tvae(), "me/it")
+
+
+def test_what_is_not_such_a_model_is_refused(tmp_path):
+    folder = save_pretrained(tvae(), tmp_path / "model")
+    with pytest.raises(tc.BadInput, match="has no revision"):
+        from_pretrained(folder, revision="v1")
+    whole = json.loads((folder / "config.json").read_text())
+    model = whole["model"]
+    for wrong, words in (
+        ({**whole, "library_name": "diffusers"}, "not of a topocaps model"),
+        ([], "not of a topocaps model"),
+        ({**whole, "model": {**model, "colour": "red"}}, "colour"),
+        ({**whole, "model": {"frame_shape": [1, 4, 4]}}, "kind"),
+        ({**whole, "model": {**model, "kind": "Oracle"}}, "knows no model"),
+        ({**whole, "model": {**model, "hidden": [8]}}, "does not fit the model"),
+    ):
+        (folder / "config.json").write_text(json.dumps(wrong))
+        with pytest.raises(tc.BadInput, match=words):
+            from_pretrained(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(tc.BadInput, match="cannot read"):
+        from_pretrained(folder)
+    own = tvae()
+    own.config = None
+    with pytest.raises(tc.BadInput, match="no config"):
+        save_pretrained(own, tmp_path / "own")
+
+
+class Trap:
+    def __reduce__(self):
+        return (print, ("sprung",))
+
+
+def test_a_pickle_is_never_opened(tmp_path, capsys):
+    folder = save_pretrained(tvae(), tmp_path)
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(tc.BadInput, match="does not fit the model"):
+        from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(tc.BadInput, match=r"model\.safetensors"):
+        from_pretrained(folder)
+    assert "sprung" not in capsys.readouterr().out
+
+
+def test_the_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    for ask in (lambda: from_pretrained("me/it"), lambda: push(tvae(), "me/it")):
+        with pytest.raises(tc.BadInput, match=r"pip install 'topocaps\[hub\]'"):
+            ask()

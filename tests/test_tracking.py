@@ -1,0 +1,146 @@
+"""Trackers are told the numbers of every epoch, and watchers what they always are."""
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import topocaps as tc
+from topocaps.tracking import TensorBoard, numbers, track, trackio, wandb
+from topocaps.training.watching import Silent
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+class Heard(Silent):
+    """Keeps what a watcher is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def start(self, step, steps):
+        self.told.append(("start", step, steps))
+
+    def epoch(self, record):
+        self.told.append(("epoch", record["epoch"]))
+
+    def finish(self):
+        self.told.append(("finish",))
+
+
+def train(watcher):
+    model = tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (5,)), hidden=(9,))
+    x = torch.rand(8, 3, 1, 4, 4)
+    return tc.fit(model, x, epochs=3, batch=4, device="cpu", watcher=watcher).history
+
+
+def test_tensorboard_reads_every_number_of_every_epoch(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    heard = Heard()
+    history = train(track(heard, TensorBoard(tmp_path / "events"), {"lr": 1e-3}))
+    assert heard.told == [("start", 0, 6), *(("epoch", n) for n in (1, 2, 3)), ("finish",)]
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    names = set(events.Tags()["scalars"])
+    assert names == numbers(history[0]).keys() >= {"elbo", "kl_z", "log_px_given_t", "seconds"}
+    for name in names:
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert [step for step, _ in found] == [2, 4, 6]
+        values = [record[name] for record in history]
+        assert [value for _, value in found] == pytest.approx(values, rel=1e-6)
+    assert events.Tags()["tensors"] == ["settings/text_summary"]
+
+
+@pytest.mark.parametrize("make", [wandb, trackio])
+def test_services_are_told_the_same(make, monkeypatch):
+    calls = []
+    service = SimpleNamespace(
+        init=lambda **options: calls.append(("init", options)),
+        log=lambda found, step: calls.append(("log", step, found)),
+        finish=lambda: calls.append(("finish",)),
+    )
+    monkeypatch.setitem(sys.modules, make.__name__, service)
+    history = train(track(Silent(), make("capsules", name="one"), {"lr": 1e-3}))
+    assert calls == [
+        ("init", {"config": {"lr": 1e-3}, "project": "capsules", "name": "one"}),
+        *(("log", record["step"], numbers(record)) for record in history),
+        ("finish",),
+    ]
+
+
+def test_a_tracker_is_finished_whatever_happens():
+    class Stubborn(Silent):
+        def epoch(self, record):
+            raise RuntimeError("the terminal is gone")
+
+        def finish(self):
+            raise RuntimeError("still gone")
+
+    finished = []
+    tracker = SimpleNamespace(
+        start=lambda settings: None, log=None, finish=lambda: finished.append(True)
+    )
+    with pytest.raises(RuntimeError, match="gone"):
+        train(track(Stubborn(), tracker))
+    assert finished == [True]
+
+
+def test_only_numbers_are_drawn():
+    record = {"epoch": 2, "step": 9, "elbo": -3.5, "complaint": "flat", "on": True, "none": None}
+    assert numbers(record) == {"epoch": 2, "elbo": -3.5}
+
+
+@pytest.mark.parametrize(
+    "make, module, words",
+    [
+        (lambda: track(Silent()), "torch.utils.tensorboard", r"tensorboard: pip .*\[track\]'$"),
+        (lambda: wandb("it"), "wandb", r"wandb: pip install 'topocaps\[track\]' wandb"),
+        (lambda: trackio("it"), "trackio", r"trackio: pip install 'topocaps\[track\]' trackio"),
+    ],
+)
+def test_a_missing_package_is_named_before_anything_is_trained(make, module, words, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(tc.BadInput, match=words):
+        make()
+
+
+class StubTrainer:
+    """What Lightning's trainer does with a module, in the order it does it."""
+
+    def __init__(self, *, max_epochs, accelerator, logger, enable_checkpointing):
+        self.epochs = max_epochs
+
+    def fit(self, module, batches):
+        optimiser = module.configure_optimizers()
+        for _ in range(self.epochs):
+            for index, batch in enumerate(batches):
+                optimiser.zero_grad()
+                loss = module.training_step(batch, index)
+                loss.backward()
+                optimiser.step()
+                module.on_train_batch_end(loss, batch, index)
+
+
+class StubModule(nn.Module):
+    def log(self, name, value, prog_bar=False):
+        assert value.ndim == 0
+
+
+def test_the_lightning_example_trains_a_model(monkeypatch):
+    """Against a stub: Lightning itself takes ten seconds to import, and is not installed here.
+
+    So this shows that the wrapper is right about this library, not that Lightning is as the stub.
+    """
+    stub = SimpleNamespace(LightningModule=StubModule, Trainer=StubTrainer)
+    monkeypatch.setitem(sys.modules, "lightning", stub)
+    example = runpy.run_path(str(EXAMPLES / "lightning_wrap.py"))
+    model, x = example["main"](epochs=1)
+    before = model(x).elbo.mean().item()
+    torch.manual_seed(0)
+    model, x = example["main"](epochs=10)
+    assert model(x).elbo.mean().item() > before + 1

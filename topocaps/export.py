@@ -1,0 +1,197 @@
+"""A model as ONNX files, for programs without PyTorch: encoder, roll and decoder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from topocaps.arithmetic import seeded
+from topocaps.errors import BadInput, TopocapsError, whole_number
+from topocaps.files import make_folder, write_atomically
+from topocaps.models import SequenceModel
+
+OPSET = 18
+
+
+class NotTheSame(TopocapsError, ArithmeticError):
+    """What was exported computes something else than the model; names the part and by how much."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files of a model, and how far the numbers of each are from the model's own."""
+
+    encoder: Path  #: x (batch, frames, *frame) to t
+    roll: Path  #: t (batch, time, capsules, *shape) and steps (axes of shape,) to rolled
+    decoder: Path  #: t (batch, time, capsules, *shape) to x
+    differences: dict[str, float]  #: the largest, absolute: by encoder, roll and decoder
+
+
+def export(
+    model: SequenceModel, folder: str | Path, frames: int, tolerance: float = 1e-4
+) -> Exported:
+    """Write encoder.onnx, roll.onnx and decoder.onnx of a model into ``folder``.
+
+    The encoder takes sequences of ``frames`` frames, any number of them: W depends on how long they
+    are. It gives what ``model.encode`` does, undrawn. All three are compared with the model, in
+    onnxruntime, before any is written; a largest difference over ``tolerance`` (for numbers over 1:
+    that part of the largest) is refused.
+    """
+    _check_packages()
+    frames = whole_number("frames", frames)
+    frame_shape = _check(model)
+    model = copy.deepcopy(model).cpu().eval()
+    axes = len(model.topography.shape)
+    with torch.no_grad(), seeded(0):
+        x = torch.rand(3, frames, *frame_shape)
+        t = model.encode(x)  # from here on W is made, and a constant for the tracer
+        steps = torch.linspace(-1.75, 2.0, axes)
+        rolled = t
+        for axis, step in enumerate(steps.tolist()):
+            rolled = model.roll(rolled, step, axis)
+        parts = {
+            "encoder": _Part(Encoder(model), {"x": x}, {"t": t}),
+            "roll": _Part(Roll(model), {"t": t, "steps": steps}, {"rolled": rolled}),
+            "decoder": _Part(Decoder(model), {"t": t}, {"x": model.decode(t)}),
+        }
+    contents, differences = {}, {}
+    for name, part in parts.items():
+        contents[name] = part.onnx(name)
+        differences[name] = part.difference(name, contents[name], tolerance)
+    folder = make_folder(Path(folder))
+    files = {name: folder / f"{name}.onnx" for name in parts}
+    for name, path in files.items():
+        write_atomically(path, contents[name])
+    return Exported(**files, differences=differences)
+
+
+class Encoder(nn.Module):
+    """x to t, as ``model.encode`` without its checks: these look at values."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.model.posterior(x)
+        u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
+        return self.model.latents(q.z.mean, u)
+
+
+class Decoder(nn.Module):
+    """t to the expected x."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, t: Tensor) -> Tensor:
+        return self.model.decode(t)
+
+
+class Roll(nn.Module):
+    """``model.roll`` with the number of steps as a tensor: one for each axis of a capsule."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        self.cyclic, self.axes = model.topography.cyclic, len(model.topography.shape)
+        sites = model.topography.shape[0]
+        beyond = torch.zeros(1, 1, model.topography.capsules, *model.topography.shape)
+        # a capsule that is rolled all the way out leaves what comes in
+        self.fill = 0.0 if self.cyclic else model.roll(beyond, sites).flatten()[0].item()
+
+    def forward(self, t: Tensor, steps: Tensor) -> Tensor:
+        for axis in range(self.axes):
+            whole = steps[axis].floor()
+            part, dim = steps[axis] - whole, axis - self.axes
+            place = torch.arange(t.shape[dim]) - whole.long()  # where each site's value comes from
+            t = (1 - part) * self._take(t, place, dim) + part * self._take(t, place - 1, dim)
+        return t
+
+    def _take(self, t: Tensor, place: Tensor, dim: int) -> Tensor:
+        sites = t.shape[dim]
+        if self.cyclic:
+            return t.index_select(dim, place % sites)
+        inside = (place >= 0) & (place < sites)  # open capsules have one axis, the last of t
+        return torch.where(inside, t.index_select(dim, place.clamp(0, sites - 1)), self.fill)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one file computes, and an example of it."""
+
+    module: nn.Module
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    def onnx(self, name: str) -> bytes:
+        """The file, traced with other numbers of sequences and frames than the example's."""
+        batch, time = Dim("batch"), Dim("time")
+        shown = dict(self.inputs)
+        axes: dict[str, Any] = dict.fromkeys(shown)
+        if "x" in shown:
+            shown["x"], axes["x"] = shown["x"][:2], {0: batch}
+        else:
+            shown["t"], axes["t"] = shown["t"][:2, [0, 0, 0, 0]], {0: batch, 1: time}
+        try:
+            program: Any = torch.onnx.export(
+                self.module.eval(),
+                tuple(shown.values()),
+                dynamo=True,
+                opset_version=OPSET,
+                dynamic_shapes=tuple(axes.values()),
+                input_names=list(self.inputs),
+                output_names=list(self.outputs),
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise BadInput(f"PyTorch cannot export the {name} of this model: {reason}") from error
+        return program.model_proto.SerializeToString()
+
+    def difference(self, name: str, content: bytes, tolerance: float) -> float:
+        """How far what onnxruntime makes of the example is from the model's, at most."""
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        given = {key: value.numpy() for key, value in self.inputs.items()}
+        (expected,) = self.outputs.values()
+        (found,) = session.run(list(self.outputs), given)
+        largest = (torch.from_numpy(found) - expected).abs().max().item()
+        if not largest <= tolerance * max(1.0, expected.abs().max().item()):
+            raise NotTheSame(
+                f"the exported {name} is off by {largest:.2g} from the model: nothing was written "
+                f"(tolerance {tolerance:g})"
+            )
+        return largest
+
+
+def _check(model: SequenceModel) -> tuple[int, ...]:
+    """Refuse what cannot be exported; the shape of its frames."""
+    if not isinstance(model, SequenceModel):
+        raise BadInput(f"only a TopographicVAE or a VAE is exported, not a {type(model).__name__}")
+    kinds = {parameter.dtype for parameter in model.parameters()}
+    if kinds != {torch.float32}:
+        raise BadInput(f"only float32 is exported, not {kinds.pop()}: model.float() makes it so")
+    frame_shape = getattr(model.x_given_t, "frame_shape", None)
+    if frame_shape is None:
+        raise BadInput("a decoder of your own must say its frame_shape to be exported")
+    return tuple(frame_shape)
+
+
+def _check_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise BadInput(
+            f"ONNX files need the package {error.name}: pip install 'topocaps[onnx]'"
+        ) from error

@@ -1,0 +1,120 @@
+"""Neighbours: of items among codes, and of sites within capsules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput, check_seed, whole_number
+from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+
+
+def nearest_neighbour_accuracy(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], k: int = 5, batch: int = 1000
+) -> float:
+    """Share of test items whose class most of the ``k`` nearest training items have.
+
+    Codes are (items, ...), by Euclidean distance; classes are (items,), 0 and up. Of classes with
+    as many votes, the one that has the nearest item.
+    """
+    (known, classes), (asked, wanted) = _checked(train), _checked(test)
+    k, batch = whole_number("k", k), whole_number("batch", batch)
+    if k > len(known) or known.shape[1] != asked.shape[1]:
+        raise BadInput(
+            f"{k} neighbours must be among {len(known)} training items with codes as long as the "
+            f"test's: {known.shape[1]} and {asked.shape[1]}"
+        )
+    centre = known.mean(0)  # distances are sums of products: less is lost near the origin
+    known = known - centre
+    count = int(classes.max()) + 1
+    rank = torch.arange(k, device=known.device)
+    right = 0
+    for some, labels in zip(asked.split(batch), wanted.split(batch), strict=True):
+        nearest = torch.cdist(some - centre, known).topk(k, largest=False).indices
+        theirs = classes[nearest]  # items k, nearest first
+        votes = rank.new_zeros(len(some), count).scatter_add(1, theirs, torch.ones_like(theirs))
+        first = torch.full_like(votes, k).scatter_reduce(
+            1, theirs, rank.expand_as(theirs), "amin", include_self=True
+        )
+        right += int(((votes * (k + 1) - first).argmax(1) == labels).sum())
+    return right / len(wanted)
+
+
+def _checked(items: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    codes, classes = items
+    if codes.ndim < 2 or classes.shape != codes.shape[:1] or codes.numel() == 0:
+        raise BadInput(
+            f"neighbours take codes (items, ...) and a class of each, not {tuple(codes.shape)} and "
+            f"{tuple(classes.shape)}"
+        )
+    if classes.is_floating_point() or classes.is_complex() or int(classes.min()) < 0:
+        raise BadInput("classes must be integers, 0 and up")
+    if not codes.isfinite().all():
+        raise BadInput("codes must be finite, and some are NaN or infinite")
+    return codes.detach().float().flatten(1), classes.long().to(codes.device)
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """How alike neighbouring sites act, against sites that were shuffled."""
+
+    observed: float
+    shuffled: float  # mean over permutations
+    p_value: float  # of no organisation: share of permutations at least as smooth
+    permutations: int
+    seed: int
+
+
+def topographic_smoothness(
+    t: Tensor, permutations: int = 999, seed: int = 0, cyclic: bool = True
+) -> Smoothness:
+    """Mean correlation of the activities of sites that are next to each other.
+
+    t: (batch, time, capsules, *shape). A site's activity is its value over all frames; that of a
+    constant site correlates with nothing. Neighbours are the next along every axis, round the ends
+    where ``cyclic``. Permutations are of the sites of every capsule, the same for all frames; the
+    p-value counts the observed order among them, so that it is never 0. Topographic ICA ties
+    *energies*: of those, ask with ``t.square()``.
+    """
+    check_latents(t)
+    check_seed(seed)
+    permutations = whole_number("permutations", permutations)
+    pairs = _pairs(tuple(t.shape[SITE_AXIS:]), cyclic)
+    if len(pairs) == 0:
+        raise BadInput(f"capsules of {tuple(t.shape[SITE_AXIS:])} sites have no neighbours")
+    if len(t) * t.shape[1] < 2 or not t.isfinite().all():
+        raise BadInput("smoothness takes two frames or more, all finite")
+    sites = t.detach().cpu().double().flatten(0, 1).flatten(2)  # frames capsules sites
+    sites = sites - sites.mean(0)
+    sites = sites / sites.norm(dim=0).clamp_min(1e-30)
+    alike = torch.einsum("ncs,ncr->csr", sites, sites)
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.zeros(permutations, dtype=torch.double)
+    for one in alike:
+        order = torch.rand(permutations, len(one), generator=generator).argsort(1)
+        shuffled += one[order[:, pairs[:, 0]], order[:, pairs[:, 1]]].mean(1) / len(alike)
+    observed = alike[:, pairs[:, 0], pairs[:, 1]].mean().item()
+    # some permutations are the same order turned round: as smooth, but for rounding
+    as_smooth = int((shuffled >= observed - 1e-9).sum())
+    return Smoothness(
+        observed=observed,
+        shuffled=shuffled.mean().item(),
+        p_value=(1 + as_smooth) / (1 + permutations),
+        permutations=permutations,
+        seed=seed,
+    )
+
+
+def _pairs(shape: tuple[int, ...], cyclic: bool) -> Tensor:
+    """Neighbours in a lattice by their places in it, flat: (pairs, 2)."""
+    places = torch.arange(math.prod(shape)).reshape(shape)
+    found = []
+    for axis, length in enumerate(shape):
+        if length > 1:
+            kept = length if cyclic else length - 1
+            following = places.roll(-1, axis).narrow(axis, 0, kept)
+            found.append(torch.stack([places.narrow(axis, 0, kept), following], -1).reshape(-1, 2))
+    return torch.cat(found) if found else places.new_zeros(0, 2)
