@@ -17,8 +17,10 @@ from topocaps.arithmetic import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.examine.topographic import examples, how_to_walk
 from topocaps.files import make_folder
+from topocaps.fitting import EPOCHS, fit_own
 from topocaps.models import SequenceModel
 from topocaps.recipes import RECIPES, find
+from topocaps.recipes.data import OwnSequences
 from topocaps.reproduce import named, names
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.version import __version__
@@ -89,6 +91,43 @@ def train(
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
     if len(finished) < len(jobs):
         raise NonFinite(f"{len(jobs) - len(finished)} of {len(jobs)} runs did not stay finite")
+
+
+@app.command()
+def fit(
+    path: Annotated[str, typer.Argument(help="A video, an array (.npy, .npz, .h5) or a folder.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder [runs/fit-NAME].")] = None,
+    frames: Annotated[int | None, typer.Option(help="Cut clips into windows of so many.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Frames from one window to the next.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side that pictures are made, in pixels.")
+    ] = None,
+    grey: Annotated[bool | None, typer.Option(help="Without colour, or with it.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Names of axes, such as NTHWC.")] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out files that cannot be read.")] = False,
+    closed: Annotated[bool, typer.Option(help="After the last frame comes the first.")] = False,
+    window: Annotated[int | None, typer.Option(help="Frames that share variances.")] = None,
+    epochs: Annotated[int, typer.Option(help="Of 8,000 sequences each.", min=1)] = EPOCHS,
+    seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
+    device: Device = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as capsules=20.")
+    ] = None,
+) -> None:
+    """Learn from sequences of your own: read them, choose a model, train, report.
+
+    Run it again to go on where it was stopped.
+
+    Example: topocaps fit clips/ --size 32 --grey
+    """
+    data = OwnSequences(path, frames, stride, size, grey, layout, skip_bad)
+    run = fit_own(
+        data, out or Path("runs") / f"fit-{Path(path).resolve().stem}", epochs=epochs,
+        window=window, closed=closed, seed=seed, device=device, changes=tuple(settings or ()),
+        say=_say,
+    )  # fmt: skip
+    _print_table(study.compare([run]))
+    _out.print(f"report: {run.folder.report}", soft_wrap=True)
 
 
 @app.command()

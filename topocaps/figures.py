@@ -64,6 +64,11 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+def can_be_drawn(frame_shape: Sequence[int]) -> bool:
+    """Whether frames are pictures, grey or in colour."""
+    return len(frame_shape) == 3 and frame_shape[0] in (1, 3)
+
+
 @torch.no_grad()
 def traversals(
     model: SequenceModel,
@@ -76,7 +81,7 @@ def traversals(
 ) -> Figure:
     """Input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
     x = batch.x
-    if x.ndim != 5 or x.shape[2] not in (1, 3):
+    if not can_be_drawn(x.shape[2:]):
         raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
     frames = x.shape[1]
     down, across = (size + GAP for size in x.shape[-2:])

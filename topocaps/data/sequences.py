@@ -7,7 +7,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class SequenceSet(ABC):
     choose scripts, ``show`` turns them into frames; both work on any device and for any number of
     axes in front, so that the sequences of a whole stack of models are one call.
     """
+
+    #: frames are gathered by the host: not in a CUDA graph, and not by compiled code
+    on_host: ClassVar[bool] = False
 
     images: Tensor
 
@@ -131,6 +134,7 @@ class Sequences(SequenceSet):
     @staticmethod
     def of(frames: Any) -> SequenceSet:
         """Your own array or tensor: (sequences, time, *frame); sequences as they are."""
+        frames = getattr(frames, "sequences", frames)  # what was read, with what is known of it
         if isinstance(frames, SequenceSet):
             return frames
         try:

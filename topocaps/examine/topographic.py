@@ -28,6 +28,7 @@ from topocaps.models import SequenceModel
 from topocaps.recipes.data import SOME, Mnist, Splits
 
 TRAVERSALS = 12  # of a model beside its results
+UNNAMED = 4  # sequences that are shown where no factors are known
 
 _LEGEND = """
 <dl>
@@ -93,9 +94,10 @@ class TopographicExamination(Examination[SequenceModel]):
         if is_map(model):
             drawn["torus"] = figures.torus(*strongest(model, held_out))
         else:
-            shown = examples(held_out)
-            how = how_to_walk(settings)
-            drawn["traversal"] = figures.traversals(model, shown, held_out.names, **how)
+            if figures.can_be_drawn(held_out.frame_shape):
+                shown = examples(held_out, 1 if held_out.names else UNNAMED)
+                how = how_to_walk(settings)
+                drawn["traversal"] = figures.traversals(model, shown, held_out.names, **how)
             drawn["by_lag"] = figures.by_lag({settings["name"]: metrics})
         return drawn
 
@@ -145,9 +147,10 @@ class TopographicExamination(Examination[SequenceModel]):
 
         gains = [m["traversal"]["by_factor"] for m in metrics]
         moving = [f for f in gains[0] if any(gain.get(f) is not None for gain in gains)]
-        rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving]
+        rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving if f != "all"]
         if moving:
-            rows += [row("gain, mean", [m["traversal_gain"] for m in metrics], 2)]
+            label = "gain, mean" if rows else "gain"
+            rows += [row(label, [m["traversal_gain"] for m in metrics], 2)]
         rows += [
             row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
             for f in metrics[0]["capcorr"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from topocaps.data.mnist import Digits, digit_splits, mnist
 from topocaps.data.moved import MovedDigits, Moves, check_moves
+from topocaps.data.own import Own, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages
@@ -137,12 +139,38 @@ class MovedMnist:
         return Splits(moved[0], moved[1], "MNIST", "test images", None)
 
 
+@dataclass(frozen=True)
+class OwnSequences:
+    """Sequences of your own, as ``topocaps.data.own.read`` reads them; a fifth is held out."""
+
+    path: str
+    frames: int | None = None
+    stride: int | None = None
+    size: tuple[int, int] | int | None = None
+    grey: bool | None = None
+    layout: str | None = None
+    skip_bad: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, list):
+            object.__setattr__(self, "size", tuple(self.size))
+
+    def read(self, say: Callable[[str], None] = lambda line: None) -> Own:
+        settings = asdict(self)
+        return read(settings.pop("path"), **settings, say=say)
+
+    def load(self, folder: Path | None = None) -> Splits:
+        train, held_out = split(self.read())
+        return Splits(train, held_out, self.path, "held-out sequences", None)
+
+
 def _still(part: Digits) -> Sequences:
     order, classes = torch.arange(len(part.images))[:, None], part.classes[:, None].long()
     return Sequences(part.images[:, None], order, classes, ("class",))
 
 
-Data = Sprites | GrowingSprites | Mnist | StillMnist | MovedMnist
+Data = Sprites | GrowingSprites | Mnist | StillMnist | MovedMnist | OwnSequences
 DATA: dict[str, type[Data]] = {
-    kind.__name__: kind for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist)
+    kind.__name__: kind
+    for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist, OwnSequences)
 }

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from topocaps.arithmetic import seeded
+from topocaps.convolutional import convolutional
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, check_seed, whole_number
 from topocaps.learned import Learned
@@ -23,6 +24,7 @@ class Recipe(BaseRecipe):
     topography: Topography
     model: type[TopographicVAE] | type[VAE] = TopographicVAE
     hidden: tuple[int, ...] | None = None  #: an encoder's layers; the paper's where None
+    convolutional: bool = False  #: instead of multilayer perceptrons (not the paper's)
     mu: float = -30.0
     norm: Norm = Norm.NONE
     likelihood: Likelihood = Likelihood.BERNOULLI
@@ -44,7 +46,7 @@ class Recipe(BaseRecipe):
             raise BadInput(f"mu must be a number, not {self.mu!r}")
         if not math.isfinite(self.mu):
             raise BadInput(f"mu must be finite, not {self.mu}")
-        for name in ("centred", "closed"):
+        for name in ("centred", "closed", "convolutional"):
             if not isinstance(getattr(self, name), bool):
                 raise BadInput(f"{name} must be true or false, not {getattr(self, name)!r}")
         number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
@@ -70,6 +72,10 @@ class Recipe(BaseRecipe):
             except ValueError:
                 known = ", ".join(kind)
                 raise BadInput(f"{name} must be one of {known}, not {value!r}") from None
+        if self.convolutional and (
+            self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE
+        ):
+            raise BadInput("convolutional networks have no norm, and no W to learn or be sparse")
         if self.model is VAE and (self.learned is not Learned.NOTHING or self.sparsity):
             raise BadInput("a VAE has no W to learn, and no capsules that could be sparse")
 
@@ -84,6 +90,11 @@ class Recipe(BaseRecipe):
         }
         settings: dict[str, Any] = {} if self.model is VAE else own
         with seeded(seed):
+            if self.convolutional:
+                return convolutional(
+                    frame_shape, self.topography, self.model, likelihood=self.likelihood,
+                    mu=self.mu, centred=self.centred,
+                )  # fmt: skip
             return self.model.mlp(
                 frame_shape=frame_shape,
                 topography=self.topography,
@@ -112,6 +123,7 @@ class Recipe(BaseRecipe):
             "model": model,
             "topography": asdict(self.topography),
             "hidden": self.hidden,
+            "convolutional": self.convolutional,
             "mu": None if self.model is VAE else self.mu,
             "centred": self.centred and self.model is not VAE,
             "learned": self.learned.value,

@@ -71,6 +71,7 @@ class Engine:
                 part.compile()
         # a graph cannot carry generators on, so it needs numbers that are counted
         counted = all(isinstance(part.randomness, DeviceRandomness) for part in self.parts)
+        counted = counted and not sequences.on_host
         self._graph = self._capture() if captured and counted else None
         #: steps between looks at the statistics: a look waits for the device
         self.stride = 1 if self.device.type == "cpu" else 100

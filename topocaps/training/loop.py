@@ -76,7 +76,9 @@ def train(
         begun = bool(states) and all(path.exists() for path in states)
         engine = Engine(
             models, sequences, seeds, trainings,
-            compiling=sequences.images.is_cuda and steps * trainings[0].batch >= WORTH_COMPILING,
+            compiling=sequences.images.is_cuda
+            and not sequences.on_host
+            and steps * trainings[0].batch >= WORTH_COMPILING,
         )  # fmt: skip
         if begun:
             progress = restore_states(states, engine)

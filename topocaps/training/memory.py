@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -94,22 +92,6 @@ def split(
         parts[-1].append(place)
         used += needs
     return parts
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on a device."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what PyTorch keeps for itself counts as free
-        return torch.cuda.mem_get_info(device)[0]
-    found = [2**63]
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [1024 * int(s.split()[1]) for s in lines if s.startswith("MemAvailable")]
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        found.append(limit - int((group / "memory.current").read_text()))
-    return min(found)
 
 
 def _activations(model: GenerativeModel, sequences: SequenceSet, batch: int) -> int:

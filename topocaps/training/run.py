@@ -19,10 +19,11 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel, check_values
+from topocaps.machine import free_memory
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
-from topocaps.training.memory import free_memory, plan, split
+from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
 from topocaps.training.watching import Watcher, on_terminal
 
