@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -233,3 +234,52 @@ def test_a_map_of_single_images_reports_what_it_has(tmp_path):
     labels = [row[0] for row in study.compare([run])[1:]]
     assert "neighbours of one class" in labels and not {"E_eq", "gain, mean"} & set(labels)
     assert {f.stem for f in run.folder.figures.iterdir()} == {"torus", "topography", "history"}
+
+
+def clips(folder, count=8, frames=8):
+    """Squares that move, a file each."""
+    folder.mkdir()
+    for n in range(count):
+        clip = np.zeros((frames, 12, 12), np.uint8)
+        for frame in range(frames):
+            at = (n + frame) % 10
+            clip[frame, 4:8, at : at + 3] = 255
+        np.save(folder / f"clip-{n}.npy", clip)
+    return folder
+
+
+QUICK = ["--epochs", "1", "--set", "epoch_size=32", "--set", "hidden=16", "--device", "cpu"]
+
+
+def test_fit_learns_from_a_folder_in_one_command(tmp_path, command):
+    folder, out = clips(tmp_path / "clips"), tmp_path / "out"
+    code, said, _ = command("fit", str(folder), "--out", str(out), *QUICK)
+    assert code == 0 and "report" in said and "gain" in said and "gain all" not in said
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["split"] == "held-out sequences" and metrics["sequences"] == 2
+    assert metrics["traversal_gain"] is not None and metrics["untrained"]
+    assert (out / "figures" / "traversal.png").exists() and (out / "report.html").exists()
+    assert isinstance(tc.load(out), tc.TopographicVAE)
+    code, said, _ = command("evaluate", str(out), "--json")
+    assert code == 0 and json.loads(said)["traversal_gain"] == metrics["traversal_gain"]
+
+
+def test_fit_takes_vectors_and_any_range(tmp_path, command):
+    np.save(tmp_path / "recordings.npy", np.random.default_rng(0).normal(0, 3, (10, 9, 7)))
+    out = tmp_path / "out"
+    code, _, said = command("fit", str(tmp_path / "recordings.npy"), "--out", str(out), *QUICK)
+    assert code == 0 and "gaussian decoder" in said
+    assert not (out / "figures" / "traversal.png").exists()
+
+
+@pytest.mark.parametrize(
+    "array, sentence",
+    [
+        (np.zeros((5, 2, 8, 8), np.uint8), "too short"),
+        (np.full((5, 6, 8, 8), np.nan, np.float32), "finite"),
+    ],
+)
+def test_fit_refuses_what_cannot_be_learned_from(tmp_path, command, array, sentence):
+    np.save(tmp_path / "bad.npy", array)
+    code, _, said = command("fit", tmp_path / "bad.npy", "--out", tmp_path / "out", *QUICK)
+    assert code == 2 and sentence in said and len(said.strip().splitlines()) <= 2

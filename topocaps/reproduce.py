@@ -11,6 +11,7 @@ from topocaps.errors import BadInput
 from topocaps.examine import examination_of
 from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
+from topocaps.recipes.data import SOME
 from topocaps.recipes.tables import TABLES
 from topocaps.results import Results
 from topocaps.study import Finished, Job, Say, data_of, run_jobs
@@ -37,7 +38,7 @@ def reproduce(
     for name in tables:
         recipes = recipes_of(name)
         if epochs is not None:
-            recipes = tuple(recipe.change([f"training.epochs={epochs}"]) for recipe in recipes)
+            recipes = tuple(recipe.shortened(epochs) for recipe in recipes)
         jobs = [
             Job(
                 recipe,
@@ -50,6 +51,8 @@ def reproduce(
             if not results.has(recipe, seed)
         ]
         say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
+        if epochs is not None and jobs:
+            say(f"short: {epochs} of the papers' epochs, measured on {SOME} sequences of each kind")
         for run in run_jobs(jobs, data, device, say):
             recipe = next(r for r in recipes if r.name == run.name)
             metrics = run.metrics | _more(run, data, device)

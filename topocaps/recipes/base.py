@@ -11,7 +11,7 @@ from typing import Any, Self
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
-from topocaps.recipes.data import Data
+from topocaps.recipes.data import SOME, Data, Mnist
 from topocaps.training import Training
 from topocaps.training.run import describe_training
 
@@ -34,6 +34,13 @@ class BaseRecipe(ABC):
     def check(self, sequences: SequenceSet) -> None:
         """Refuse sequences that the settings do not suit, before anything is built."""
         return
+
+    def shortened(self, epochs: int) -> Self:
+        """To try it out: fewer epochs, and no more sequences measured than need be."""
+        data = self.data
+        if isinstance(data, Mnist) and data.evaluated is None:
+            data = replace(data, evaluated=SOME)
+        return replace(self, data=data, training=replace(self.training, epochs=epochs))
 
     def settings(self) -> dict[str, Any]:
         """What a run folder records beside the model, the training and the seed."""
