@@ -225,7 +225,7 @@ def test_pictures_of_every_mode(tmp_path):
         Image.fromarray(np.full((4, 4, 3), 255, np.uint8)).convert(mode).save(
             tmp_path / f"{n}.{'tif' if mode == 'CMYK' else 'png'}"
         )
-    assert torch.equal(shown(read(tmp_path)), torch.ones(4, 1, 3, 4, 4))
+    assert torch.equal(shown(read(tmp_path, grey=False)), torch.ones(4, 1, 3, 4, 4))
     deep = tmp_path / "deep"
     deep.mkdir()
     Image.fromarray(np.array([[0, 65535]], np.uint16)).save(deep / "a.png")
@@ -713,3 +713,18 @@ def test_a_look_says_what_it_cannot_do():
     assert Look(size=8).height_and_width == (8, 8)
     with pytest.raises(tc.BadInput, match="size must be a whole number"):
         read(COLOUR, size=0)
+
+
+def test_videos_without_colour_have_one_channel_unless_it_is_said(tmp_path):
+    frames = np.repeat(np.random.default_rng(0).integers(0, 256, (5, 16, 16, 1)), 3, -1)
+    for n in range(2):
+        folder = tmp_path / f"clip-{n}"
+        folder.mkdir()
+        for k, frame in enumerate(frames.astype(np.uint8)):
+            Image.fromarray(frame).save(folder / f"{k}.png")
+    assert read(tmp_path).sequences.frame_shape == (1, 16, 16)
+    assert read(tmp_path, grey=False).sequences.frame_shape == (3, 16, 16)
+    coloured = frames.astype(np.uint8)
+    coloured[0, 0, 0, 0] = 255 - coloured[0, 0, 0, 0]
+    Image.fromarray(coloured[0]).save(tmp_path / "clip-0" / "0.png")
+    assert read(tmp_path).sequences.frame_shape == (3, 16, 16)

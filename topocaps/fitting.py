@@ -51,7 +51,7 @@ def recipe_for(
     """A recipe for sequences that were read.
 
     As many sites as frames, so that a capsule can tell every frame from the others; a window over
-    two thirds of them, so that some are left to predict. Unless sequences are ``closed`` (the last
+    all but a fifth of them, which is left to predict. Unless sequences are ``closed`` (the last
     frame is followed by the first), time and capsules have open ends.
     """
     frames, shape = own.sequences.frames, own.sequences.frame_shape
@@ -60,7 +60,8 @@ def recipe_for(
             f"sequences of {frames} frame{'s' * (frames != 1)} are too short to learn motion from: "
             f"{FEWEST} or more are needed"
         )
-    window = 2 * (frames // 3) + 1 if window is None else whole_number("window", window)
+    left = max(2, round(frames / 5))
+    window = frames - left if window is None else whole_number("window", window)
     pictures = len(shape) == 3 and min(shape[1:]) >= 28
     return Recipe(
         name="own",

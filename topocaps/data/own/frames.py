@@ -20,6 +20,7 @@ CHANNELS = (1, 3, 4)  #: grey, colour, colour and alpha
 LUMINANCE = (0.299, 0.587, 0.114)
 _AXES = "NTCHWD"  # sequences, time, channels, height, width; vectors
 _FRAMES = ({"D"}, {"H", "W"}, {"C", "H", "W"})
+_COLOURLESS = 4  # of 255, between channels
 _AT_ONCE = 2**24  # numbers that are resized together
 
 
@@ -169,6 +170,16 @@ def likelihood_of(x: Tensor, name: str) -> str:
             "divide them by 255"
         )
     return "gaussian"
+
+
+def is_grey(images: Tensor) -> bool:
+    """Whether bytes (…, 3, height, width) have no colour but what a video's code adds to grey."""
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        return False
+    return all(
+        ((part.amax(1).short() - part.amin(1).short()) <= _COLOURLESS).all()
+        for part in images.split(1000)
+    )
 
 
 def _coloured(x: Tensor, grey: bool | None) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from topocaps.data.own.clips import KINDS, array_at, clip, clip_at, files_in, film, items
 from topocaps.data.own.files import CLIPS, PICTURES, VIDEOS, picture, video
-from topocaps.data.own.frames import Look, Stored, held, likelihood_of
+from topocaps.data.own.frames import Look, Stored, held, is_grey, likelihood_of
 from topocaps.data.own.gather import (
     Clip,
     Named,
@@ -51,7 +51,8 @@ def read(
     videos; one without subfolders holds single pictures or, with ``frames``, one sequence.
 
     Clips are cut into windows of ``frames``, one every ``stride`` (side by side unless given).
-    Pictures are resized to ``size``, a side or (height, width), and made ``grey`` or not.
+    Pictures are resized to ``size``, a side or (height, width), and made ``grey`` or not; unless
+    that is said, pictures and videos in which nothing has a colour have one channel.
     ``layout`` names axes where sizes do not tell them: NTHWC, NTCHW, TNHW, THW (one sequence), ….
     ``skip_bad`` leaves out what cannot be read, is not finite, or is too short, and lists it.
     """
@@ -186,6 +187,8 @@ class _Reader:
         lengths = [len(x) for x in found]
         images = torch.cat(found)
         found.clear()
+        if self.look.grey is None and is_grey(images):
+            images = images[:, :1].contiguous()
         name = names[0] + (f" (and {len(names) - 1} more)" if names[1:] else "")
         own = self.cut(images, lengths, names.__getitem__, kind, name)
         own.found["skipped"][:0] = skipped
