@@ -136,15 +136,22 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Mean cost of the rolled frame at every lag, for one or several runs' metrics."""
     figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     reference: list[float] = []
+    at: list[int] = []
+    unseen: list[int] = []
     for name, metrics in runs.items():
-        costs = metrics["traversal"]["by_lag"]
-        reference = metrics["traversal"]["orbit_mean_by_lag"]
-        axis.plot(range(len(costs)), costs, marker="o", markersize=3, label=name)
         walked = metrics["traversal"]
-        unseen = unseen_lags(walked["window"], len(costs), walked.get("causal", False))
-    axis.plot(range(len(reference)), reference, "--", color=GREY, label="orbit mean")
-    if unseen:
-        axis.axvspan(unseen.start - 0.5, unseen.stop - 0.5, color=GREY, alpha=0.2, linewidth=0)
+        costs, reference = walked["by_lag"], walked["orbit_mean_by_lag"]
+        lags = walked.get("lags", list(range(len(costs))))
+        order = sorted(range(len(lags)), key=lags.__getitem__)  # as time passes
+        at = [lags[n] for n in order]
+        axis.plot(at, [costs[n] for n in order], marker="o", markersize=3, label=name)
+        reference = [reference[n] for n in order]
+        unseen = [
+            lags[n] for n in unseen_lags(walked["window"], len(costs), walked.get("causal", False))
+        ]
+    axis.plot(at, reference, "--", color=GREY, label="orbit mean")
+    for lag in unseen:
+        axis.axvspan(lag - 0.5, lag + 0.5, color=GREY, alpha=0.2, linewidth=0)
     axis.set_yscale("log")
     axis.set_xlabel("lag (frames)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -64,7 +64,7 @@ def recipe_for(
     window = frames - left if window is None else whole_number("window", window)
     pictures = len(shape) == 3 and min(shape[1:]) >= 28
     return Recipe(
-        name="own",
+        name=Path(data.path).resolve().stem or "own",
         about=f"sequences of {frames} frames from {data.path}",
         data=data,
         topography=Topography(

@@ -357,7 +357,7 @@ def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
     return Capsules(parts.logits, poses.after(parts.poses, turn[..., None, :]))
 
 
-DEAD = 0.1  # spread of the logits of t⁰ under which the top is dead
+DEAD = 0.02  # spread of the logits of t⁰ under which the top is dead: untrained it is as much
 ALL = 0.9  # of the parts
 
 

@@ -25,7 +25,7 @@ from topocaps.metrics.equivariance import (
 )
 from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.probes import specialisation
-from topocaps.metrics.traversal import Traversal, traversal
+from topocaps.metrics.traversal import Traversal, lags_from, start_of, traversal
 from topocaps.models import SequenceModel
 
 PAPER_SAMPLES = 10  # of the papers' log p(x)
@@ -105,12 +105,21 @@ def evaluate(
             "orbit_mean_by_lag": walked.orbit_mean.mean(0).tolist(),
             "window": model.topography.window if window is None else window,
             "causal": model.topography.causal,
+            "lags": _lags(model, sequences.frames, window, closed),
         },
         **_of_some(model, sequences, seed),
         **({"axes": _by_axis(axes, names)} if axes else {}),
         "intervals": {name: _interval(value) for name, value in joined.items()},
         "sequences": len(sequences),
     }
+
+
+def _lags(model: SequenceModel, frames: int, window: int | None, closed: bool | None) -> list[int]:
+    """Of the costs by lag."""
+    topography = model.topography
+    closed = topography.cyclic if closed is None else closed
+    start = start_of(topography, window or topography.window, frames, closed)
+    return lags_from(start, frames, closed)
 
 
 def _equivariance_errors(t: Tensor, rate: float, model: SequenceModel, axis: Tensor) -> Tensor:

@@ -108,14 +108,17 @@ def start_of(topography: Topography, window: int, frames: int, closed: bool) -> 
     return 0 if closed else frames // 2
 
 
+def lags_from(start: int, frames: int, closed: bool) -> list[int]:
+    """How far every frame is from ``start``, from that one on, round; in open time what comes round
+    is the past."""
+    return [lag if closed or start + lag < frames else lag - frames for lag in range(frames)]
+
+
 def roll_to_all(
     model: SequenceModel, t: Tensor, start: int, rate: float, axis: int, closed: bool
 ) -> Tensor:
     """The t of frame ``start`` rolled to every frame, from that one on, round: (batch, time, …)."""
-    frames = t.shape[1]
-    lags = list(range(frames))
-    if not closed:  # what comes round is the past
-        lags = [lag if start + lag < frames else lag - frames for lag in lags]
+    lags = lags_from(start, t.shape[1], closed)
     return torch.stack([model.roll(t[:, start], rate * lag, axis) for lag in lags], 1)
 
 
