@@ -31,7 +31,7 @@ def recipe_of(variant):
         warmup=variant.get("warmup", BASE.training.optimiser.warmup),
     )
     training = replace(BASE.training, optimiser=rule, clip=variant.get("clip", BASE.training.clip))
-    return replace(BASE, training=training, **own)
+    return replace(BASE, training=training, capsules=replace(BASE.capsules, **own))
 
 
 def main():

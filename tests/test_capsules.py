@@ -52,7 +52,7 @@ def capsules_of(*shape, grad=False):
 
 def model_of(sizes=(2, 3), frame_shape=(1, 4, 4), **settings):
     small = {"template": 4, "width": 8, "depth": 1, "poses_are": Poses.NORMAL}
-    return PartWhole(frame_shape, sizes, **(small | settings)).double()
+    return PartWhole(frame_shape, sizes=sizes, **(small | settings)).double()
 
 
 def images_of(model, *shape):

@@ -34,7 +34,7 @@ def _empty_store():
 def part_whole(sizes=(2, 3), poses_are=Poses.NORMAL, **settings):
     """Tiny, in float64, with no two of its numbers alike."""
     settings = {"template": 4, "width": 16, "depth": 1, "temperature": 0.7} | settings
-    model = PartWhole(FRAME, sizes, poses_are=poses_are, **settings).double()
+    model = PartWhole(FRAME, sizes=sizes, poses_are=poses_are, **settings).double()
     with torch.no_grad():
         for parameter in model.connections.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

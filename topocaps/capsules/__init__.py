@@ -2,7 +2,8 @@
 
 from topocaps.capsules.free_form import FreeForm, moved, optimise
 from topocaps.capsules.layers import Belief, Capsules, Connection
-from topocaps.capsules.model import CapsuleEvidence, PartWhole, Poses, Scene
+from topocaps.capsules.model import CapsuleEvidence, PartWhole, Scene
+from topocaps.capsules.settings import PartWholeSettings, Poses
 from topocaps.capsules.templates import Templates, composite
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Connection",
     "FreeForm",
     "PartWhole",
+    "PartWholeSettings",
     "Poses",
     "Scene",
     "Templates",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -13,26 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.capsules import concrete, poses
-from topocaps.capsules.encoders import HEADS, PartEncoder, WholeEncoder
+from topocaps.capsules.encoders import PartEncoder, WholeEncoder
 from topocaps.capsules.layers import (
-    TIGHTEST,
     Belief,
     Capsules,
     Connection,
     certainly,
     log_normal,
 )
+from topocaps.capsules.settings import PartWholeSettings, Poses
 from topocaps.capsules.templates import Templates
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.networks import Likelihood
-
-
-class Poses(StrEnum):
-    """What q says of poses."""
-
-    DELTA = "delta"  #: a point: the value is then no bound on log p(x)
-    NORMAL = "normal"
 
 
 @dataclass(frozen=True)
@@ -76,9 +68,6 @@ class PartWhole(GenerativeModel):
     ``sizes`` are capsules of every layer, wholes first. Images x: (batch, time, *frame); every
     frame is an image of its own.
 
-    Wholes start with parts ``scatter``ed, and ``tight`` enough that each expects others: where they
-    expect the same, one of them takes all parts.
-
     ``turns`` (not the paper's) gives the scene a pose of its own: one of so many rotations, each as
     probable as the others, by which everything in it is turned. Which it is, is inferred: images
     are looked at in every rotation, and the one that is worth most is kept. So an object that is
@@ -95,61 +84,35 @@ class PartWhole(GenerativeModel):
     def __init__(
         self,
         frame_shape: tuple[int, ...],
-        sizes: Sequence[int] = (16, 16),
-        template: int = 12,
-        poses_are: Poses | str = Poses.DELTA,
-        noise: float = 0.2,
-        prior: float = 0.1,
-        scale: float = 0.43,
-        temperature: float = 1.0,
-        clutter: float = 0.1,
-        tight: float = 0.15,
-        scatter: float = 0.5,
-        width: int = 128,
-        depth: int = 4,
-        slower: float = 0.3,
-        turns: int = 1,
+        settings: PartWholeSettings = PartWholeSettings(),  # noqa: B008 (frozen)
+        **changes: Any,
     ) -> None:
+        """``changes`` are to the settings, by name."""
         super().__init__()
-        self.config = {
-            "kind": "PartWhole",
-            "frame_shape": list(frame_shape),
-            "sizes": list(sizes),
-            "template": template,
-            "poses_are": str(poses_are),
-            "noise": noise,
-            "prior": prior,
-            "scale": scale,
-            "temperature": temperature,
-            "clutter": clutter,
-            "tight": tight,
-            "scatter": scatter,
-            "width": width,
-            "depth": depth,
-            "slower": slower,
-            "turns": turns,
-        }
-        check_settings(self.config)
-        self.frame_shape, self.sizes = _checked_frame(frame_shape), tuple(sizes)
-        self.poses_are = Poses(poses_are)
-        self.noise, self.temperature, self.slower = noise, temperature, slower
-        self.turns = turns
+        self.settings = settings = replace(settings, **changes)
+        self.frame_shape, self.sizes = _checked_frame(frame_shape), settings.sizes
+        self.config = {"kind": "PartWhole", "frame_shape": list(self.frame_shape)}
+        self.config |= asdict(settings) | {"poses_are": settings.poses_are.value}
+        self.noise, self.temperature = settings.noise, settings.temperature
+        self.poses_are, self.turns = settings.poses_are, settings.turns
+        self.prior_logit = math.log(settings.prior / (1 - settings.prior))
         aspect = self.frame_shape[2] / self.frame_shape[1]
-        angles = [poses.rotated(2 * math.pi * n / turns, aspect) for n in range(turns)]
+        angles = [poses.rotated(2 * math.pi * n / self.turns, aspect) for n in range(self.turns)]
         self.register_buffer("rotations", torch.stack(angles), persistent=False)
-        self.prior_logit = math.log(prior / (1 - prior))
         # parts are drawn by their poses; objects above them stand where they are by default
-        bases = [torch.zeros(poses.NUMBERS)] * (len(sizes) - 1) + [poses.scaled(scale)]
-        how = {"temperature": temperature, "clutter": clutter, "tight": tight, "scatter": scatter}
-        between = list(zip(pairwise(self.sizes), bases[1:], strict=True))
+        drawn_at, standing = poses.scaled(settings.scale), torch.zeros(poses.NUMBERS)
+        bases = [standing] * (len(self.sizes) - 2) + [drawn_at]
+        between = list(zip(pairwise(self.sizes), bases, strict=True))
+        names = ("temperature", "clutter", "tight", "scatter")
+        how = {name: getattr(settings, name) for name in names}
         self.connections = nn.ModuleList(
             Connection(above, below, base, stand=n < len(between), **how)
             for n, ((above, below), base) in enumerate(between, 1)
         )
-        self.templates = Templates(self.sizes[-1], template, self.frame_shape)
+        self.templates = Templates(self.sizes[-1], settings.template, self.frame_shape)
         self.part_encoder = PartEncoder(self.sizes[-1], self.frame_shape, bases[-1])
         self.whole_encoders = nn.ModuleList(
-            WholeEncoder(below, above, base, width=width, depth=depth)
+            WholeEncoder(below, above, base, width=settings.width, depth=settings.depth)
             for (above, below), base in between
         )
 
@@ -325,7 +288,7 @@ class PartWhole(GenerativeModel):
         return found
 
     def rate_of(self, name: str) -> float:
-        return self.slower if name.startswith("whole_encoders") else 1.0
+        return self.settings.slower if name.startswith("whole_encoders") else 1.0
 
     def complaint(self, means: Mapping[str, float]) -> str | None:
         """Which collapse the means of an epoch's terms show, if any."""
@@ -366,29 +329,3 @@ def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
     if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < 4:
         raise BadInput(f"frames must be (channels, height, width), 4 pixels at least, not {shape}")
     return shape
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse what makes no model, with a sentence."""
-    sizes = tuple(settings["sizes"])
-    if len(sizes) < 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {sizes}")
-    for name in ("template", "depth", "width", "turns"):
-        whole_number(name, settings[name])
-    for name in (
-        "noise", "prior", "scale", "temperature", "clutter", "slower", "tight", "scatter",
-    ):  # fmt: skip
-        value = settings[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf:
-            raise BadInput(f"{name} must be a number above 0, not {value!r}")
-    if not settings["prior"] < 1:
-        raise BadInput(f"prior must be a probability below 1, not {settings['prior']}")
-    if not settings["tight"] > TIGHTEST:
-        raise BadInput(f"tight must be more than {TIGHTEST}, where c ends, not {settings['tight']}")
-    if settings["width"] % HEADS:
-        raise BadInput(f"width is divided among {HEADS} heads: {settings['width']} is not")
-    if settings["poses_are"] not in list(Poses):
-        raise BadInput(
-            f"poses_are must be one of {', '.join(Poses)}, not {settings['poses_are']!r}"
-        )

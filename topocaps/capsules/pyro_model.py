@@ -18,7 +18,8 @@ from torch.distributions import SigmoidTransform, constraints
 
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules, Connection
-from topocaps.capsules.model import PartWhole, Poses
+from topocaps.capsules.model import PartWhole
+from topocaps.capsules.settings import Poses
 from topocaps.errors import BadInput
 from topocaps.generative import check_place
 

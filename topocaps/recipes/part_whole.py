@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from topocaps.arithmetic import seeded
-from topocaps.capsules import PartWhole, Poses
-from topocaps.capsules.model import check_settings
+from topocaps.capsules import PartWhole, PartWholeSettings, Poses
 from topocaps.errors import check_seed, whole_number
 from topocaps.models import VAE
 from topocaps.recipes.base import BaseRecipe
@@ -21,48 +20,23 @@ from topocaps.training import Adam, Precision, Training
 class PartWholeRecipe(BaseRecipe):
     """Data, part-whole model and training."""
 
-    sizes: tuple[int, ...] = (16, 16)  #: capsules of every layer, wholes first
-    template: int = 12  #: pixels on a side
-    poses_are: Poses = Poses.DELTA
-    noise: float = 0.2  #: of pixels, a standard deviation
-    prior: float = 0.1  #: of a whole's presence
-    scale: float = 0.43  #: of parts, over the image, where poses start
-    temperature: float = 1.0
-    clutter: float = 0.1  #: the dummy parent's affinity
-    tight: float = 0.15  #: c where it starts
-    scatter: float = 0.5  #: of the parts of wholes, where M starts
-    width: int = 128  #: of the set transformer
-    depth: int = 4  #: its ISAB blocks
-    slower: float = 0.3  #: learning rate of the set transformer over that of the rest
-    turns: int = 1  #: rotations that a scene may have (not the paper's)
+    capsules: PartWholeSettings = field(default_factory=PartWholeSettings)
     probed: int | None = None  #: training images that probes are fitted on; all where None
 
     def __post_init__(self) -> None:
-        sizes = (self.sizes,) if isinstance(self.sizes, int) else tuple(self.sizes)
-        object.__setattr__(self, "sizes", sizes)
         if self.probed is not None:
             whole_number("probed", self.probed)
-        check_settings(self._model())
-        object.__setattr__(self, "poses_are", Poses(self.poses_are))
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> PartWhole:
         check_seed(seed)
         with seeded(seed):
-            return PartWhole(frame_shape, **self._model())
+            return PartWhole(frame_shape, self.capsules)
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"probed": self.probed}
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "model": "PartWhole", **self._model()}
-
-    def _model(self) -> dict[str, Any]:
-        """What the model is told."""
-        names = (
-            "sizes", "template", "poses_are", "noise", "prior", "scale", "temperature", "clutter",
-            "tight", "scatter", "width", "depth", "slower", "turns",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        return {**super().describe(), "model": "PartWhole", "capsules": asdict(self.capsules)}
 
 
 def _claimed(**rows: tuple[tuple[float, float], ...]) -> dict[str, Any]:
@@ -92,9 +66,7 @@ SMALL = replace(
     DIGITS,
     name="capsules/mnist-small",
     about="8 wholes of 12 parts for two cores: upright digits",
-    sizes=(8, 12),
-    width=64,
-    depth=2,
+    capsules=PartWholeSettings(sizes=(8, 12), width=64, depth=2),
     training=replace(DIGITS.training, batch=32, epochs=12, epoch_size=16_000),
     probed=5000,
     claims={},
@@ -104,7 +76,7 @@ NORMAL = replace(
     DIGITS,
     name="capsules/mnist-normal",
     about="Normal poses from the start: a bound",
-    poses_are=Poses.NORMAL,
+    capsules=PartWholeSettings(poses_are=Poses.NORMAL),
     claims={},
 )
 
@@ -120,7 +92,7 @@ AFFNIST = replace(
     name="capsules/affnist",
     about="on 40 x 40 pixels, digits shifted by up to 6",
     data=MovedMnist(canvas=40, shift=6.0),
-    scale=0.3,
+    capsules=PartWholeSettings(scale=0.3),
     claims={
         "accuracy": {
             "presences": {"affnist": (0.88, 0.03)},
@@ -145,7 +117,7 @@ TURNING = tuple(
         recipe,
         name=f"{recipe.name}-turns",
         about=f"{recipe.about}; scenes may be turned by eighths (not the paper's)",
-        turns=8,
+        capsules=PartWholeSettings(turns=8),
         claims={},
     )
     for recipe in (DIGITS, *ROTATED)
