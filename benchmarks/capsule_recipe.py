@@ -45,9 +45,7 @@ def main():
     )
     models = [r.build((1, 28, 28), s).to(where) for r, s in zip(recipes, seeds, strict=True)]
     began = time.perf_counter()
-    engine = Engine(
-        models, train, seeds, [r.training for r in recipes], compiling=where.type == "cuda"
-    )
+    engine = Engine(models, train, seeds, [r.training for r in recipes])
     steps = epochs * -(-len(train) // BASE.training.batch)
     each = steps // 10
     for first in range(1, steps - each + 2, each):

@@ -52,18 +52,21 @@ def free_form(sequences, where, images, steps):
 def main():
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps, images, free_steps = (200, 3000, 100) if where.type == "cuda" else (3, 20, 3)
-    pictures = digits()
+    pictures = digits(3000)
     classes = torch.zeros(len(pictures), dtype=torch.uint8)
     upright = MovedDigits(pictures, classes)
     found = {"device": describe_device(where), "torch": torch.__version__, "batch": 128}
+    turned = MovedDigits(pictures, classes, rotated_up_to(90))
+    found["free-form"] = free_form(turned, where, images, free_steps)
+    print("free-form", found["free-form"], file=sys.stderr, flush=True)
     for name in ("capsules/mnist", "capsules/mnist-normal", "capsules/rotated-180-turns"):
         for way, how in WAYS.items():
             if where.type == "cpu" and way != "eager":
                 continue
+            if "turns" in name and way != "graph":
+                continue
             found[f"{name}, {way}"] = images_a_second(name, upright, where, steps, **how)
             print(name, way, found[f"{name}, {way}"], file=sys.stderr, flush=True)
-    turned = MovedDigits(pictures, classes, rotated_up_to(90))
-    found["free-form"] = free_form(turned, where, images, free_steps)
     print(json.dumps(found, indent=2))
 
 

@@ -57,9 +57,9 @@ def reproduce(
             recipe = next(r for r in recipes if r.name == run.name)
             metrics = run.metrics | _more(run, data, device)
             bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
-            results.keep(recipe, run.metrics["seed"], {**metrics, "elbo_by_epoch": bounds})
-            if run.metrics["seed"] == 0:
+            if run.metrics["seed"] == 0:  # first: a result that is there is not run again
                 _show(run, results.path(recipe, 0).parent, data)
+            results.keep(recipe, run.metrics["seed"], {**metrics, "elbo_by_epoch": bounds})
         if epochs is not None and jobs:
             say(_how_long(name, results, recipes, epochs))
     results.draw()
@@ -102,6 +102,7 @@ def _more(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
 def _show(run: Finished, folder: Path, data: Path | None) -> None:
     """The pictures of a run that stand beside its results."""
     held_out = data_of(run.folder.path, run.settings, data).held_out
+    folder.mkdir(parents=True, exist_ok=True)
     shown = examination_of(run.model).keepsakes(run.model, held_out, run.settings, run.metrics)
     for name, figure in shown.items():
         figures.save(figure, folder / f"{name}.png", dpi=80)

@@ -47,6 +47,7 @@ class CapsuleEvidence:
     log_px_given_t: Tensor
     kl_parts: Tensor  #: of all layers but the top: log q - log p, drawn
     kl_wholes: Tensor
+    kl_presences: Tensor  #: of wholes, within ``kl_wholes``: what their t says of an image
     logit_spread: Tensor  #: how far the presences of wholes vary over images; 0 is dead
     largest_share: Tensor  #: of the parts that are there, of the whole that takes most
     clutter: Tensor  #: the dummy's share of them
@@ -75,7 +76,7 @@ class PartWhole(GenerativeModel):
     """
 
     terms: ClassVar = (
-        "elbo", "log_px_given_t", "kl_parts", "kl_wholes",
+        "elbo", "log_px_given_t", "kl_parts", "kl_wholes", "kl_presences",
         "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
@@ -226,10 +227,12 @@ class PartWhole(GenerativeModel):
         shares = (joints[-1].softmax(-2) * there).sum(-1).flatten(0, -2).sum(0) / there.sum()
         wholes = beliefs[0].logits
         spread = wholes.flatten(0, -2).std(0, correction=0).mean()
+        kl_presences = self._kl_of_presences(beliefs[0])
         return CapsuleEvidence(
             log_px_given_t=self.log_likelihood(in_image(layers[-1], turn), x),
             kl_parts=torch.as_tensor(kl_parts),
-            kl_wholes=self._kl_to_prior(beliefs[0]) + math.log(self.turns),
+            kl_wholes=kl_presences + _kl_of_poses(beliefs[0]) + math.log(self.turns),
+            kl_presences=kl_presences.detach(),
             logit_spread=spread.detach().expand(shape),
             largest_share=shares[1:].max().detach().expand(shape),
             clutter=shares[0].detach().expand(shape),
@@ -254,15 +257,9 @@ class PartWhole(GenerativeModel):
         """The image that these draw: (…, *frame)."""
         return self.templates(self.parts_of(x))
 
-    def _kl_to_prior(self, wholes: Belief) -> Tensor:
-        """In closed form; of Delta poses, -log p: (…)."""
+    def _kl_of_presences(self, wholes: Belief) -> Tensor:
         prior = torch.full_like(wholes.logits, self.prior_logit)
-        found = concrete.kl(wholes.logits, prior).sum(-1)
-        if wholes.spread is None:
-            return found - log_normal(wholes.poses, 0.0, 1.0).sum(-1)
-        variance = wholes.spread.square()
-        kl = 0.5 * (wholes.poses.square() + variance - 1) - wholes.spread.log()
-        return found + kl.sum((-1, -2))
+        return concrete.kl(wholes.logits, prior).sum(-1)
 
     def _turned_back(self, x: Tensor, turn: Tensor | None) -> Tensor:
         """What the encoder looks at."""
@@ -311,6 +308,15 @@ class PartWhole(GenerativeModel):
             )
         check_values(x, self.likelihood)
         check_place(x, self)
+
+
+def _kl_of_poses(wholes: Belief) -> Tensor:
+    """From N(0, I), in closed form; of Deltas, -log p: (…)."""
+    if wholes.spread is None:
+        return -log_normal(wholes.poses, 0.0, 1.0).sum(-1)
+    variance = wholes.spread.square()
+    kl = 0.5 * (wholes.poses.square() + variance - 1) - wholes.spread.log()
+    return kl.sum((-1, -2))
 
 
 def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:

@@ -39,6 +39,8 @@ number is then no bound on log p(x), and is not comparable with one that is.</dd
 expected.</dd>
 <dt>t⁰, (t⁰, A⁰)</dt><dd>test accuracy of a linear probe on the logits of the wholes' presences, and
 on these with their poses, fitted on upright training digits.</dd>
+<dt>KL of t⁰</dt><dd>nats that presences of wholes take from their prior: what they say of an image.
+Where it is near 0, wholes are always there alike, and only their poses tell images apart.</dd>
 <dt>logit spread</dt><dd>how far the logits of t⁰ vary over images; near 0 the top is dead.</dd>
 <dt>largest share, clutter</dt><dd>of the parts that are there, how many the whole with most has,
 and how many belong to none.</dd>
@@ -128,6 +130,7 @@ class PartWholeExamination(Examination[PartWhole]):
             (bound, "elbo", 1),
             ("log p(x|parts)", "log_px_given_t", 1),
             ("MSE", "mse", 4),
+            ("KL of t⁰", "kl_presences", 2),
             ("logit spread", "logit_spread", 2),
             ("largest share", "largest_share", 2),
             ("clutter", "clutter", 2),

@@ -111,25 +111,22 @@ class Plain(Descent):
         self.optimiser.zero_grad()
         with precision.products(device, cast=False):  # the way back is of the same kinds
             (-terms[:, -1]).sum().backward()
-        updated = None
-        if self.clips is not None:
-            factor = shorter_by(self._squares(), self.clips)
-            updated = factor > 0
-            for parameter in self.parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad = shorten(parameter.grad, factor)
+        updated = None if self.clips is None else self._shorten(self.clips)
         self.optimiser.step()
         self.stack.model.project()
         return terms[:, :-1].detach(), updated
 
     @torch.no_grad()
-    def _squares(self) -> Tensor:
-        found = [
-            torch.zeros(len(self.stack), device=p.device) if p.grad is None
-            else p.grad.reshape(len(self.stack), -1).square().sum(1)
-            for p in self.parameters.values()
-        ]  # fmt: skip
-        return torch.stack(found, 1)
+    def _shorten(self, clips: Tensor) -> Tensor:
+        """Bring gradients to the longest allowed, all as one tensor; who is to be updated."""
+        held = [p for p in self.parameters.values() if p.grad is not None]
+        flat = [p.grad.reshape(len(self.stack), -1) for p in held if p.grad is not None]
+        together = torch.cat(flat, 1)
+        factor = shorter_by(together.square().sum(1, keepdim=True), clips)
+        parts = shorten(together, factor).split([one.shape[1] for one in flat], 1)
+        for parameter, part in zip(held, parts, strict=True):
+            parameter.grad = part.reshape(parameter.shape).contiguous()
+        return factor > 0
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:
