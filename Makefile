@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # up to ten times faster where another program keeps a core busy.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: $(READY)
 	$(BIN)/topocaps demo --out runs/demo
@@ -29,6 +29,16 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
+
+# The site: into runs/docs, from its own pages and the docstrings.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo runs/docs/index.html
+
+$(VENV)/.docs: $(READY) docs/tools/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--constraint docs/tools/constraints.txt --editable '.[docs]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) runs

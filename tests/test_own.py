@@ -15,8 +15,16 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import topocaps as tc
-from topocaps.data.own import MappedSequences, from_images, read, split
+from topocaps.data.own import (
+    MappedSequences,
+    ShiftedSequences,
+    from_images,
+    read,
+    room_to_shift,
+    split,
+)
 from topocaps.data.own.frames import Look
+from topocaps.data.sequences import Sequences
 from topocaps.training.watching import Silent
 
 N, S, SIDE = 5, 6, 16
@@ -372,6 +380,13 @@ def with_nan(folder):
     return folder / "x.npy"
 
 
+def one_of_bytes(folder):
+    """Clips in [0, 1], but for one that was not divided by 255."""
+    for n, x in enumerate(COLOUR / 255):
+        np.save(folder / f"{n}.npy", (x if n != 3 else 255 * x).astype(np.float32))
+    return folder
+
+
 def no_pictures_in_npz(folder):
     np.savez(folder / "x.npz", labels=np.zeros(5))
     return folder / "x.npz"
@@ -402,6 +417,7 @@ MISTAKES = {
     "no such array": (lambda folder: npz(folder) / "mine", {}, r"x\.npz holds no mine, but labels"),
     "0 to 255": (lambda _: COLOUR.astype(float), {}, "from 0 to 255, which look like bytes: divid"),
     "dark, 0 to 50": (lambda _: (COLOUR // 5).astype(float), {}, "look like bytes: divide them by"),
+    "one of bytes": (one_of_bytes, {}, r"0\.npy holds values up to 1 and .*3\.npy up to 255, .*:"),
     "bytes of 0 and 1": (lambda _: COLOUR // 128, {}, "all 0 or 1: make them bool, or multiply"),
     "whole numbers": (lambda _: COLOUR.astype(int), {}, "the array holds int64: make it bytes"),
     "text in an array": (lambda _: np.full((2, 3, 4), "a"), {}, "the array holds <U1: make it"),
@@ -510,7 +526,7 @@ def test_one_clip_is_split_in_time_and_no_frame_is_on_both_sides(where):
     train, held_out = (next(s.batches(1000)).x for s in split(own, 0.3))
     assert train.max() < held_out.min() and held_out.max() == np.float32(29 / 30)
     assert (len(train), len(held_out)) == (9, 4)
-    with pytest.raises(tc.BadInput, match="no windows to hold out: take fewer frames"):
+    with pytest.raises(tc.BadInput, match="no windows to hold out: give more clips, or take fewer"):
         split(replace(own, sequences=MappedSequences.over(x)) if where == "mapped" else read(x))
     with pytest.raises(tc.BadInput, match="share must be between 0 and 1"):
         split(own, 1.5)
@@ -707,6 +723,85 @@ def test_pictures_that_move_are_sequences_like_any_other(tmp_path):
 def test_pictures_that_cannot_move(images, name, sentence):
     with pytest.raises(tc.BadInput, match=sentence):
         from_images(images, name, 4)
+
+
+def test_pictures_that_are_too_large_are_made_smaller_and_said_to_be():
+    own = read(pictures(side=20), at_most=10)
+    assert own.found["frame_shape"] == [3, 10, 10]
+    assert "pictures of 20 x 20 were made that small" in str(own)
+    assert torch.equal(shown(own), shown(read(pictures(side=20), size=10)))
+    wide = np.zeros((2, 3, 12, 30), np.uint8)
+    assert read(wide, at_most=6).found["frame_shape"] == [1, 6, 15]
+    for how in ({"at_most": 16}, {"size": 16, "at_most": 4}):
+        own = read(COLOUR, **how)
+        assert torch.equal(shown(own), as_shown(COLOUR)) and "small" not in str(own)
+    assert read(np.zeros((2, 3, 40), np.float32), at_most=8).found["frame_shape"] == [40]
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_mapped_file_is_made_smaller_too(tmp_path):
+    own = read(npy(tmp_path), at_most=8)
+    assert own.found["on_host"] and own.found["shrunk"] == ["16 x 16"]
+    assert torch.equal(shown(own), shown(read(COLOUR, size=8)))
+
+
+# pictures in other places -------------------------------------------------------------------------
+
+
+def shifted(shift=2):
+    x = torch.from_numpy(COLOUR).movedim(-1, -3).flatten(0, 1)
+    return ShiftedSequences(x, torch.arange(N * S).reshape(N, S), shift=shift)
+
+
+def test_shifted_sequences_are_where_they_were_when_fixed():
+    sequences = shifted()
+    assert torch.equal(next(sequences.batches(N)).x, as_shown(COLOUR))
+    fixed = sequences.balanced(3, seed=0)
+    among = (next(fixed.batches(3)).x[:, None] == as_shown(COLOUR)).flatten(2).all(2)
+    assert among.any(1).all()
+
+
+def test_all_frames_of_a_drawn_sequence_are_shifted_alike():
+    drawn = shifted().draw(400, torch.Generator().manual_seed(0)).x
+    middle = as_shown(COLOUR)[..., 2:-2, 2:-2]  # what no shift loses
+    found = set()
+    for down in range(5):
+        for right in range(5):
+            part = drawn[..., down : down + SIDE - 4, right : right + SIDE - 4]
+            hits = (part[:, None] == middle).flatten(2).all(2).any(1)
+            found |= {(down, right)} if hits.any() else set()
+    assert len(found) == 25
+    moved = shifted().show(torch.tensor([[[7, 2, -1]]])).x[0, 0]
+    x = as_shown(COLOUR).flatten(0, 1)[7]
+    assert torch.equal(moved[:, :-2, 1:], x[:, 2:, :-1])
+    assert torch.equal(moved[:, -1, 1:], x[:, -1, :-1])  # the edge goes on
+    assert torch.equal(moved[:, :-2, 0], x[:, 2:, 0])
+
+
+def spots(places, side=40):
+    """A sequence for each place (row, column): a spot that grows there."""
+    x = torch.zeros(len(places), 4, 1, side, side)
+    for clip, (row, column) in zip(x, places, strict=True):
+        for n, frame in enumerate(clip):
+            frame[0, row - n : row + n + 1, column - n : column + n + 1] = 1
+    return Sequences.of(x)
+
+
+@pytest.mark.parametrize(
+    "places, room",
+    [([(20, 20)], 1), ([(19, 20), (20, 20), (21, 20)], 2), ([(10, 10), (30, 12)], 4)],
+)
+def test_room_to_shift_is_twice_what_clips_lie_apart_or_a_tenth_of_a_side(places, room):
+    assert room_to_shift(spots(places * 6)) == room
+
+
+def test_there_is_room_where_nothing_is_seen():
+    assert room_to_shift(Sequences.of(torch.ones(3, 4, 1, 8, 8))) == 1
+
+
+def test_shifted_sequences_train():
+    assert two_steps(shifted())
+    assert shifted(1).digest() != shifted(2).digest()
 
 
 def test_a_look_says_what_it_cannot_do():

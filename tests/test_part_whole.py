@@ -43,6 +43,19 @@ def small(name):
     return recipe.change(TINY if isinstance(recipe, part_whole.PartWholeRecipe) else PLAIN)
 
 
+def test_digits_that_are_there_for_choices_choose_the_epoch(tmp_path):
+    """Neither those that are trained on nor those that are measured."""
+    patient = small("capsules/mnist").change(["patience=1"])
+    (run,) = study.run_jobs([study.Job(patient, tmp_path)], device="cpu")
+    assert run.metrics["split"] == "test images"
+    shown, parts = run.settings["validation"], patient.data.load()
+    which = {
+        name: getattr(parts, name).balanced(study.VALIDATED, study.VALIDATION_SEED).digest()
+        for name in ("train", "validation", "held_out")
+    }
+    assert [name for name, digest in which.items() if digest == shown["digest"]] == ["validation"]
+
+
 def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
     (run,) = study.run_jobs([study.Job(small("capsules/mnist"), tmp_path)], device="cpu")
     found = json.loads((tmp_path / "metrics.json").read_text())

@@ -9,7 +9,9 @@ from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
 from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.topography import Topography
+from topocaps.trained import pretrained
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
+from topocaps.traversing import Walk, traverse
 from topocaps.version import __version__
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "TopographicVAE",
     "Topography",
     "Training",
+    "Walk",
     "__version__",
     "capsules",
     "data",
@@ -40,6 +43,8 @@ __all__ = [
     "log_px",
     "log_px_paper",
     "metrics",
+    "pretrained",
     "recipes",
     "studentize",
+    "traverse",
 ]

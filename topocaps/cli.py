@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -33,9 +34,15 @@ app = typer.Typer(
     help="Generative capsules: latent variables that move when the world moves.",
 )
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU where there is one.")]
+Device = Annotated[
+    str, typer.Option(help="cpu, cuda, mps (Apple's), or auto: CUDA's GPU where there is one.")
+]
 Data = Annotated[
     Path | None, typer.Option(help="Folder of MNIST's files, where a recipe needs them.")
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(help="Epochs to go on without a better bound on what is held out.", min=1),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -64,6 +71,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="A name from `topocaps recipes`.")],
     out: Annotated[Path | None, typer.Option(help="Run folder [runs/RECIPE].")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    patience: Patience = None,
     seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
     seeds: Annotated[
         int, typer.Option(help="Train this many together, from --seed on.", min=1)
@@ -81,6 +89,7 @@ def train(
     Example: topocaps train sprites/tvae --epochs 5 --set window=11
     """
     changes = list(settings or []) + ([] if epochs is None else [f"training.epochs={epochs}"])
+    changes += [] if patience is None else [f"training.patience={patience}"]
     chosen = find(recipe).change(changes)
     base = out or Path("runs") / recipe.replace("/", "-")
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
@@ -108,6 +117,7 @@ def fit(
     closed: Annotated[bool, typer.Option(help="After the last frame comes the first.")] = False,
     window: Annotated[int | None, typer.Option(help="Frames that share variances.")] = None,
     epochs: Annotated[int, typer.Option(help="Of 8,000 sequences each.", min=1)] = EPOCHS,
+    patience: Patience = None,
     seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
     device: Device = "auto",
     settings: Annotated[
@@ -121,13 +131,29 @@ def fit(
     Example: topocaps fit clips/ --size 32 --grey
     """
     data = OwnSequences(path, frames, stride, size, grey, layout, skip_bad)
-    run = fit_own(
-        data, out or Path("runs") / f"fit-{Path(path).resolve().stem}", epochs=epochs,
-        window=window, closed=closed, seed=seed, device=device, changes=tuple(settings or ()),
-        say=_say,
-    )  # fmt: skip
+    try:
+        run = fit_own(
+            data, out or Path("runs") / f"fit-{Path(path).resolve().stem}", epochs=epochs,
+            patience=patience, window=window, closed=closed, seed=seed, device=device,
+            changes=tuple(settings or ()), say=lambda line: _say(_with_options(line)),
+        )  # fmt: skip
+    except BadInput as error:
+        raise BadInput(_with_options(str(error))) from None
     _print_table(study.compare([run]))
     _out.print(f"report: {run.folder.report}", soft_wrap=True)
+
+
+def _with_options(sentence: str) -> str:
+    """What a sentence calls by the names of Python, as options: size=64 is --size 64."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name == "grey":
+            return "--no-grey" if value == "False" else "--grey"
+        return f"--{name}" + (f" {value}" if value else "")
+
+    sentence = re.sub(r"\b(size|frames|stride|grey|layout)=(?:'?(\w+)'?)?", option, sentence)
+    return re.sub(r"\bskip_bad\b", "--skip-bad", sentence)
 
 
 @app.command()

@@ -82,6 +82,10 @@ def convolutional(
     ``channels`` are an encoder's, one number for each halving of the frame; a decoder has them
     reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
     ``mu`` and ``centred`` are as in ``TopographicVAE.mlp``; a VAE has neither.
+
+    >>> model = convolutional((3, 16, 16), Topography(capsules=2, shape=(5,), window=3))
+    >>> model.sample(2, frames=5).shape
+    torch.Size([2, 5, 3, 16, 16])
     """
     sizes = _sizes(frame_shape, channels)
     shape, channels = sizes[0], tuple(size[0] for size in sizes[1:])

@@ -93,13 +93,20 @@ def log_mean_exp_over_sequences(log_weights: Tensor) -> Tensor:
 
     The weight of a sample is that of its whole sequence, since :math:`t_l` depends on every u of
     its window; so this bounds :math:`\log p(x_{1..S}) / S` for any topography.
+
+    >>> log_mean_exp_over_sequences(torch.tensor([[[-1.0, -3.0]], [[-3.0, -1.0]]]))
+    tensor([-2.])
     """
     samples, _, frames = log_weights.shape
     return (log_weights.sum(-1).logsumexp(0) - math.log(samples)) / frames
 
 
 def log_mean_exp_over_frames(log_weights: Tensor) -> Tensor:
-    """Every frame weighed by itself, (K, batch, time) to (batch,): a bound for window 1 only."""
+    """Every frame weighed by itself, (K, batch, time) to (batch,): a bound for window 1 only.
+
+    >>> log_mean_exp_over_frames(torch.tensor([[[-1.0, -3.0]], [[-3.0, -1.0]]]))
+    tensor([-1.5662])
+    """
     return (log_weights.logsumexp(0) - math.log(log_weights.shape[0])).mean(-1)
 
 
@@ -107,6 +114,9 @@ def paper_estimate(log_weights: Tensor) -> Tensor:
     """The released estimator, from (K, batch, time) to (batch,): no -log K, so log K too high.
 
     Each frame is weighed by its own z and u alone, so it is no bound where the window is over 1.
+
+    >>> paper_estimate(torch.full((10, 1, 5), -100.0))  # ten samples that all say -100
+    tensor([-97.6974])
     """
     return log_weights.logsumexp(0).mean(-1)
 

@@ -18,15 +18,15 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
 from topocaps.learned import LearnedTopography
 from topocaps.metrics.missing import some_missing
-from topocaps.metrics.traversal import roll_to_all, start_of, traversal, unseen_lags
+from topocaps.metrics.traversal import unseen_lags
 from topocaps.models import SequenceModel
 from topocaps.topography import Topography
+from topocaps.traversing import Walk, traverse
 
 TRAVERSAL_CAPTION = (
     "Capsule traversals on held-out sequences. Top row of each block: the input, frames that t₀ "
@@ -69,7 +69,6 @@ def can_be_drawn(frame_shape: Sequence[int]) -> bool:
     return len(frame_shape) == 3 and frame_shape[0] in (1, 3)
 
 
-@torch.no_grad()
 def traversals(
     model: SequenceModel,
     batch: Batch,
@@ -80,36 +79,27 @@ def traversals(
     closed: bool | None = None,
 ) -> Figure:
     """Input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
-    x = batch.x
+    walked = traverse(
+        model, batch.x, rate=rate, window=window, closed=closed, sample=True, seed=seed
+    )
+    return walk(walked, _labels(batch, names))
+
+
+def walk(walked: Walk, labels: Sequence[str] = ()) -> Figure:
+    """Input, reconstruction and rolled frames of every sequence that was walked."""
+    x = walked.x
     if not can_be_drawn(x.shape[2:]):
         raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
-    frames = x.shape[1]
     down, across = (size + GAP for size in x.shape[-2:])
-    with seeded(seed):
-        t = model.encode(x, sample=True)
-    closed = model.topography.cyclic if closed is None else closed
-    start = start_of(model.topography, window or model.topography.window, frames, closed)
-    walked = traversal(model, x, batch.factors, rate, window, seed, closed)
-    rolled = torch.stack(
-        [
-            roll_to_all(model, t[n : n + 1], start, rate, axis, closed)[0]
-            for n, axis in enumerate(walked.axis.tolist())
-        ]
-    )
-    unseen = walked.unseen.to(x.device)
-    lags = range(-start, frames - start)
-    if closed:  # as it is rolled; time that does not close is shown as it passes
-        x, t, lags, start = x.roll(-start, 1), t.roll(-start, 1), range(frames), 0
-    else:
-        rolled, unseen = rolled.roll(start, 1), unseen.roll(start, 1)
-    shown = torch.where(unseen[..., None, None, None], 0.35 + 0.25 * x, x)
-    blocks = torch.stack([shown, model.decode(t), model.decode(rolled)], 1).clamp(0, 1)
+    shown = torch.where(walked.unseen[..., None, None, None], 0.35 + 0.25 * x, x)
+    blocks = torch.stack([shown, walked.reconstructed, walked.rolled], 1).clamp(0, 1)
+    labels = labels or [f"sequence {n}" for n in range(len(x))]
 
-    figure, axes = canvas(len(x), 1, (0.62 * frames + 1.6, 2.1 * len(x) + 0.3))
-    for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
-        show_rows(axis, block, ROWS, [str(lag) for lag in lags], label)
+    figure, axes = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
+    for axis, block, label in zip(axes, blocks, labels, strict=True):
+        show_rows(axis, block, ROWS, [str(lag) for lag in walked.lags], label)
         for row in (0, 2):
-            corner = (start * across - 0.5, row * down - 0.5)
+            corner = (walked.start * across - 0.5, row * down - 0.5)
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
@@ -262,7 +252,8 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = canvas(1, 2, (8.2, 3.2))
     epochs = [record["epoch"] for record in records]
     kls = tuple(name for name in records[0] if name.startswith("kl_"))
-    for axis, names in zip(axes, (("elbo", "log_px_given_t"), kls), strict=True):
+    bounds = ("elbo", "log_px_given_t", *(["validation_elbo"] * ("validation_elbo" in records[0])))
+    for axis, names in zip(axes, (bounds, kls), strict=True):
         for name in names:
             axis.plot(epochs, [record[name] for record in records], label=name)
         axis.set_xlabel("epoch")

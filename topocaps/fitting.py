@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
-from topocaps.data.own import Own
+from topocaps.data.own import Own, room_to_shift, split
+from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput, whole_number
 from topocaps.recipes.data import OwnSequences
 from topocaps.recipes.recipe import Recipe
@@ -16,7 +18,10 @@ from topocaps.training import Adam, Training
 FEWEST = 4  # frames: a window, and some outside it to predict
 CAPSULES = 12
 BATCH, STEPS = 16, 500  # of an epoch
-EPOCHS = 8
+EPOCHS = 12
+SIDE = 32  # pixels: the shorter side of larger pictures, unless a size is asked for
+LONGEST, CUT = 32, 24  # frames: longer clips are cut, unless a number is asked for
+FEW = 5000  # sequences of pictures: no more than that are shown in other places too
 _MANY = 64 * 64 * 3  # numbers of a frame beyond which convolutions are the smaller networks
 
 
@@ -25,6 +30,7 @@ def fit_own(
     out: Path,
     *,
     epochs: int = EPOCHS,
+    patience: int | None = None,
     window: int | None = None,
     closed: bool = False,
     seed: int = 0,
@@ -33,8 +39,17 @@ def fit_own(
     say: Say = lambda line: None,
 ) -> Finished:
     """Read, choose, train, evaluate what can be without factors, write a run folder and report."""
+    data = data if data.size is not None else replace(data, at_most=SIDE)
     own = data.read(say)
-    recipe = recipe_for(own, data, epochs=epochs, window=window, closed=closed).change(changes)
+    if own.found.get("shrunk"):
+        say(f"pictures are made {SIDE} pixels high or wide: --size takes another number")
+    if data.frames is None and (long := own.sequences.frames) > LONGEST:
+        say(f"clips are cut into windows of {CUT} frames: --frames {long} takes them whole")
+        data = replace(data, frames=CUT, stride=CUT // 2)
+        own = data.read(say)
+    recipe = recipe_for(
+        own, data, epochs=epochs, patience=patience, window=window, closed=closed
+    ).change(changes)
     say(explain(recipe))
     (finished,) = run_jobs([Job(recipe, out, seed)], device=device, say=say)
     return finished
@@ -45,14 +60,16 @@ def recipe_for(
     data: OwnSequences,
     *,
     epochs: int = EPOCHS,
+    patience: int | None = None,
     window: int | None = None,
     closed: bool = False,
 ) -> Recipe:
     """A recipe for sequences that were read.
 
-    As many sites as frames, so that a capsule can tell every frame from the others; a window over
-    all but a fifth of them, which is left to predict. Unless sequences are ``closed`` (the last
-    frame is followed by the first), time and capsules have open ends.
+    A window over all but a fifth of the frames, which is left to predict. Unless sequences are
+    ``closed`` (the last frame is followed by the first), time and capsules have open ends, and
+    there are twice as many sites as frames: what rolls out over an end is lost. In closed ones
+    there are as many as frames. Few pictures are shown shifted too.
     """
     frames, shape = own.sequences.frames, own.sequences.frame_shape
     if frames < FEWEST:
@@ -62,13 +79,17 @@ def recipe_for(
         )
     left = max(2, round(frames / 5))
     window = frames - left if window is None else whole_number("window", window)
+    sites = frames if closed else max(frames, min(2 * frames, 2 * LONGEST))
     pictures = len(shape) == 3 and min(shape[1:]) >= 28
+    few = split(own)[0]
+    if isinstance(few, Sequences) and len(few) <= FEW and len(shape) == 3 and not data.shift:
+        data = replace(data, shift=room_to_shift(few))
     return Recipe(
         name=Path(data.path).resolve().stem or "own",
         about=f"sequences of {frames} frames from {data.path}",
         data=data,
         topography=Topography(
-            capsules=CAPSULES, shape=(frames,), window=min(window, frames), cyclic=closed
+            capsules=CAPSULES, shape=(sites,), window=min(window, frames), cyclic=closed
         ),
         hidden=(300, 200),
         convolutional=pictures and math.prod(shape) > _MANY,
@@ -76,10 +97,11 @@ def recipe_for(
         centred=True,
         closed=closed,
         training=Training(
-            optimiser=Adam(lr=2e-3, betas=(0.9, 0.95)),
+            optimiser=Adam(lr=4e-3, betas=(0.9, 0.95), warmup=100),
             batch=BATCH,
             epochs=epochs,
             epoch_size=BATCH * STEPS,
+            patience=patience,
         ),
     )
 
@@ -88,9 +110,15 @@ def explain(recipe: Recipe) -> str:
     """What was chosen, in a sentence."""
     topography = recipe.topography
     networks = "convolutional networks" if recipe.convolutional else "multilayer perceptrons"
+    epochs = f"{recipe.training.epochs} epochs"
+    if recipe.training.patience is not None:
+        epochs = f"up to {epochs}, {recipe.training.patience} without a better bound,"
     ends = "closed time" if recipe.closed else "open ends"
+    shift = getattr(recipe.data, "shift", 0)
+    pixels = f"{shift} pixel{'s' * (shift > 1)}"
+    shown = f", shown shifted by up to {pixels}" if shift else ""
     return (
         f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, a window of "
         f"{topography.window} frames, {ends}, {networks}, a {recipe.likelihood.value} decoder, "
-        f"{recipe.training.epochs} epochs of {recipe.training.epoch_size:,} sequences"
+        f"{epochs} of {recipe.training.epoch_size:,} sequences{shown}"
     )

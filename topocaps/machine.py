@@ -1,4 +1,4 @@
-"""What the machine has left."""
+"""What the machine can do, and what it has left."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from pathlib import Path
 import torch
 
 
+def with_doubles(device: torch.device) -> torch.device:
+    """The device or, where it has no float64 as Apple's have not, the host."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that can still be had on a device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what PyTorch keeps for itself counts as free
         return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     found = [2**63]
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -238,6 +238,15 @@ class TopographicVAE(SequenceModel):
 
     ``mu`` is learned. The paper writes Z - mu and starts at 30, its code computes z + 30: with
     the paper's formula, start at -30.
+
+    >>> topography = Topography(capsules=4, shape=(6,), window=5)
+    >>> model = TopographicVAE.mlp(frame_shape=(1, 8, 8), topography=topography)
+    >>> x = torch.rand(2, 6, 1, 8, 8)  # batch, time, *frame
+    >>> model(x).elbo.shape
+    torch.Size([2, 6])
+    >>> t = model.encode(x)
+    >>> t.shape, model.decode(topography.roll(t[:, 0], 3)).shape
+    (torch.Size([2, 6, 4, 6]), torch.Size([2, 1, 8, 8]))
     """
 
     @property
@@ -309,7 +318,12 @@ class TopographicVAE(SequenceModel):
 
 
 class VAE(SequenceModel):
-    """The baseline: t = z, standard normal. ``topography`` only divides t into capsules."""
+    """The baseline: t = z, standard normal. ``topography`` only divides t into capsules.
+
+    >>> model = VAE.mlp(frame_shape=(1, 8, 8), topography=Topography(capsules=4, shape=(6,)))
+    >>> model(torch.rand(2, 6, 1, 8, 8)).kl_u.sum().item()  # there is no u
+    0.0
+    """
 
     def __init__(
         self,

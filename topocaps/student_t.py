@@ -19,6 +19,10 @@ def studentize(z: Tensor, u: Tensor, topography: Topography, mu: float | Tensor 
     r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape).
 
     Where latents move along several axes, roots of one energy an axis are added (Eq. 21).
+
+    >>> z, u = torch.ones(1, 3, 1, 4), torch.full((1, 3, 1, 4), 2.0)
+    >>> studentize(z, u, Topography(1, (4,), window=3))[0, 0, 0, 0]  # 1 over the root of 3 * 4
+    tensor(0.2887)
     """
     smallest = max(SMALLEST_ENERGY, torch.finfo(u.dtype).tiny)
     energies = [topography.pool(u.square(), a).clamp_min(smallest) for a in topography.axes]
@@ -33,6 +37,10 @@ class TopographicStudentT(Distribution):
     A draw has the shape (frames, capsules, \*shape). With :math:`\mu = 0` every
     :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom``;
     neighbours are uncorrelated, their energies are not. The joint density has no closed form.
+
+    >>> prior = TopographicStudentT(Topography(2, (5,), window=3), frames=6)
+    >>> prior.sample((10,)).shape
+    torch.Size([10, 6, 2, 5])
     """
 
     arg_constraints = {}  # noqa: RUF012 (torch's convention)
@@ -100,6 +108,9 @@ class ProductOfStudentT(Distribution):
     r"""Independent Student-t variables (Eq. 3): every Z with :math:`\nu` squares of its own.
 
     .. math:: T = Z / \sqrt{\tfrac{1}{\nu} \sum_{i=1}^{\nu} U_i^2}
+
+    >>> ProductOfStudentT(nu=4, shape=(3,)).variance  # nu / (nu - 2)
+    tensor([2., 2., 2.])
     """
 
     arg_constraints = {}  # noqa: RUF012

@@ -15,14 +15,19 @@ from topocaps.errors import BadInput, Interrupted
 from topocaps.examine import examination_of
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel
+from topocaps.machine import with_doubles
+from topocaps.metrics.intervals import at_the_ends
 from topocaps.recipes import DATA, BaseRecipe, Splits, find
 from topocaps.report import Section, page
 from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
+from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
 
 Say = Callable[[str], None]
+VALIDATED = 100  # sequences of every factor, after every epoch
+VALIDATION_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ def run_jobs(
         run_jobs(list(first.values()), data, device, say, watch)
     together: dict[object, list[Job]] = {}
     for job in jobs:
-        together.setdefault((job.recipe.data, job.recipe.training.pace), []).append(job)
+        training = job.recipe.training
+        together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
     found = {}
     for group in together.values():
         for job, finished in zip(group, _run_group(group, data, device, say, watch), strict=True):
@@ -109,6 +115,7 @@ def _run_group(
             [_initial(job, frame_shape) for job in jobs],
             splits.train,
             training=[recipe.training for recipe in recipes],
+            validation=_validation(splits) if recipes[0].training.patience else None,
             outs=[job.out for job in jobs],
             seeds=[job.seed for job in jobs],
             device=device,
@@ -128,9 +135,17 @@ def _run_group(
             say(f"{named}: trained already in {folder.path} (remove it to train again)")
             finished.append(Finished.open(folder.path))
         else:
-            say(f"{named}: trained in {run.seconds:.0f} s on {run.device}; evaluating")
+            best = "" if run.best_epoch is None else (
+                f" for {len(run.history)} epochs, of which {run.best_epoch} was best"
+            )  # fmt: skip
+            say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
             finished.append(evaluate_run(folder.path, device, splits=splits))
     return finished
+
+
+def _validation(splits: Splits) -> SequenceSet:
+    """Some of what is there for choices or, where nothing is, of what is held out."""
+    return (splits.validation or splits.held_out).balanced(VALIDATED, seed=VALIDATION_SEED)
 
 
 def _initial(job: Job, frame_shape: tuple[int, ...]) -> GenerativeModel:
@@ -152,15 +167,17 @@ def evaluate_run(
     with seeded(settings["seed"]):
         untrained = build(settings["model"])
     examination = examination_of(model)
-    where = choose_device(device)
+    where = with_doubles(choose_device(device))
     history = folder.records()
+    patient = settings["training"].get("patience") and splits.validation is None
+    chosen = best_epoch(history) if patient else 0
     write_json(
         folder.metrics,
         {
             "schema": SCHEMA,
             "recipe": settings["name"],
             **examination.measure(model, untrained, splits, settings, where),
-            "split": splits.name,
+            "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
             "data": splits.source,
             "epochs": len(history),
             "seed": settings["seed"],
@@ -209,8 +226,10 @@ def section(run: Finished) -> Section:
     captions = examination.captions
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
     metrics = run.metrics
+    low, high = at_the_ends(metrics) if "intervals" in metrics else (None, None)
     columns = {
         metrics["split"]: metrics,
+        **({"95 % from": low, "to": high} if low and high else {}),
         "training": metrics["train"],
         "untrained": metrics["untrained"],
     }

@@ -45,6 +45,14 @@ class Topography:
     cov(T²[l, i], T²[l-1, i-1]) > 0; this is the direction of that statement and of Eq. 13. The
     released code cuts the corners of the band (at the ends of the window its K = 3 has 2 entries);
     here every frame has the full reach, as in Eq. 9, unless ``corners`` is False.
+
+    >>> capsules = Topography(capsules=2, shape=(6,), window=3)
+    >>> capsules.degrees_of_freedom, capsules.latents
+    (3, 12)
+    >>> energy = torch.rand(1, 4, 2, 6)  # batch, time, capsule, site
+    >>> dense = capsules.matrix(frames=4) @ energy.flatten()
+    >>> torch.allclose(capsules.pool(energy).flatten(), dense)
+    True
     """
 
     capsules: int
@@ -175,6 +183,14 @@ class Topography:
 
         Between sites it is interpolated (Eq. 19), or moved by the phases of its Fourier transform.
         What comes in over an open end is ``fill``.
+
+        >>> t = torch.tensor([[0.0, 1.0, 0.0, 0.0]])  # one capsule of 4 sites
+        >>> Topography(1, (4,)).roll(t, 3)
+        tensor([[1., 0., 0., 0.]])
+        >>> Topography(1, (4,)).roll(t, 0.5)
+        tensor([[0.0000, 0.5000, 0.5000, 0.0000]])
+        >>> Topography(1, (4,), cyclic=False).roll(t, 3, fill=9.0)
+        tensor([[9., 9., 9., 0.]])
         """
         if not -len(self.shape) <= axis < len(self.shape):
             raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
@@ -366,7 +382,11 @@ def _centred(width: int) -> range:
 
 def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
     """``torch.roll`` by ``steps``; a fraction of a step interpolates linearly (Eq. 19), or is a
-    shift of the phases of the Fourier transform."""
+    shift of the phases of the Fourier transform.
+
+    >>> roll(torch.tensor([1.0, 0.0, 0.0, 0.0]), 1.5, dim=0)
+    tensor([0.0000, 0.5000, 0.5000, 0.0000])
+    """
     whole = math.floor(steps)
     rolled, part = t.roll(whole, dim), steps - whole
     if part == 0:

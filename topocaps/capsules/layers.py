@@ -94,12 +94,12 @@ class Connection(nn.Module):
         base: Tensor,
         *,
         stand: bool = False,
-        scatter: float = 0.5,
+        scatter: float = 0.2,
         tightest: float = TIGHTEST,
-        tight: float = 0.15,
+        tight: float = 0.12,
         loose: float = 1.0,
         absent: float = 1.0,
-        clutter: float = 0.1,
+        clutter: float = 10.0,
         temperature: float = 1.0,
     ) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class CapsuleEvidence:
     log_px_given_t: Tensor
     kl_parts: Tensor  #: of all layers but the top: log q - log p, drawn
     kl_wholes: Tensor
-    kl_presences: Tensor  #: of wholes, within ``kl_wholes``: what their t says of an image
+    presence_nats: Tensor  #: of wholes, within ``kl_wholes``: what their t says of an image
     logit_spread: Tensor  #: how far the presences of wholes vary over images; 0 is dead
     largest_share: Tensor  #: of the parts that are there, of the whole that takes most
     clutter: Tensor  #: the dummy's share of them
@@ -76,7 +76,7 @@ class PartWhole(GenerativeModel):
     """
 
     terms: ClassVar = (
-        "elbo", "log_px_given_t", "kl_parts", "kl_wholes", "kl_presences",
+        "elbo", "log_px_given_t", "kl_parts", "kl_wholes", "presence_nats",
         "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
@@ -104,7 +104,7 @@ class PartWhole(GenerativeModel):
         drawn_at, standing = poses.scaled(settings.scale), torch.zeros(poses.NUMBERS)
         bases = [standing] * (len(self.sizes) - 2) + [drawn_at]
         between = list(zip(pairwise(self.sizes), bases, strict=True))
-        names = ("temperature", "clutter", "tight", "scatter")
+        names = ("temperature", "clutter", "loose", "absent", "tight", "scatter")
         how = {name: getattr(settings, name) for name in names}
         self.connections = nn.ModuleList(
             Connection(above, below, base, stand=n < len(between), **how)
@@ -232,7 +232,7 @@ class PartWhole(GenerativeModel):
             log_px_given_t=self.log_likelihood(in_image(layers[-1], turn), x),
             kl_parts=torch.as_tensor(kl_parts),
             kl_wholes=kl_presences + _kl_of_poses(beliefs[0]) + math.log(self.turns),
-            kl_presences=kl_presences.detach(),
+            presence_nats=kl_presences.detach(),
             logit_spread=spread.detach().expand(shape),
             largest_share=shares[1:].max().detach().expand(shape),
             clutter=shares[0].detach().expand(shape),

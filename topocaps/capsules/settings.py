@@ -29,12 +29,14 @@ class PartWholeSettings:
     prior: float = 0.1  #: of a whole's presence
     scale: float = 0.43  #: of parts, over the image, where poses start
     temperature: float = 1.0
-    clutter: float = 0.1  #: the dummy parent's affinity
-    tight: float = 0.15  #: c where it starts
-    scatter: float = 0.5  #: of the parts of wholes, where M starts: alike, one whole takes all
+    clutter: float = 10.0  #: the dummy parent's affinity: the more, the surer wholes have to be
+    loose: float = 1.0  #: how far from where parts are drawn the dummy parent expects them
+    absent: float = 1.0  #: how far from 0 poses are of what is not there
+    tight: float = 0.12  #: c where it starts
+    scatter: float = 0.2  #: of the parts of wholes, where M starts: alike, one whole takes all
     width: int = 128  #: of the set transformer
     depth: int = 4  #: its ISAB blocks
-    slower: float = 0.3  #: learning rate of the set transformer over that of the rest
+    slower: float = 0.6  #: learning rate of the set transformer over that of the rest
     turns: int = 1  #: rotations that a scene may have (not the paper's)
 
     def __post_init__(self) -> None:
@@ -45,7 +47,8 @@ class PartWholeSettings:
         for name in ("template", "depth", "width", "turns"):
             whole_number(name, getattr(self, name))
         for name in (
-            "noise", "prior", "scale", "temperature", "clutter", "slower", "tight", "scatter",
+            "noise", "prior", "scale", "temperature", "clutter", "loose", "absent", "slower",
+            "tight", "scatter",
         ):  # fmt: skip
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)

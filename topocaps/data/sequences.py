@@ -133,7 +133,12 @@ class Sequences(SequenceSet):
 
     @staticmethod
     def of(frames: Any) -> SequenceSet:
-        """Your own array or tensor: (sequences, time, *frame); sequences as they are."""
+        """Your own array or tensor: (sequences, time, *frame); sequences as they are.
+
+        >>> own = Sequences.of(torch.rand(4, 10, 1, 8, 8))
+        >>> len(own), own.frames, own.frame_shape
+        (4, 10, (1, 8, 8))
+        """
         frames = getattr(frames, "sequences", frames)  # what was read, with what is known of it
         if isinstance(frames, SequenceSet):
             return frames

@@ -78,6 +78,19 @@ def render(
 
     ``scale`` up to 1, ``orientation`` in radians counter-clockwise, positions in [0, 1]. A pixel
     is on iff its centre is inside the shape.
+
+    >>> heart = render(2, 1.0, 0.0, np.array([0.5]), np.array([0.5]), resolution=32)
+    >>> for row in heart[0, 11:20, 11:21]:
+    ...     print("".join(".#"[int(on)] for on in row))
+    ..#....#..
+    .########.
+    ##########
+    ##########
+    .########.
+    .########.
+    ..######..
+    ...####...
+    ....##....
     """
     angles, normals, offsets = _wedges(shape)
     centres = (np.arange(resolution) + 0.5) * 64 / resolution

@@ -130,7 +130,7 @@ class PartWholeExamination(Examination[PartWhole]):
             (bound, "elbo", 1),
             ("log p(x|parts)", "log_px_given_t", 1),
             ("MSE", "mse", 4),
-            ("KL of t⁰", "kl_presences", 2),
+            ("KL of t⁰", "presence_nats", 2),
             ("logit spread", "logit_spread", 2),
             ("largest share", "largest_share", 2),
             ("clutter", "clutter", 2),

@@ -17,7 +17,8 @@ from topocaps.metrics.equivariance import (
     equivariance_error,
     equivariance_errors,
 )
-from topocaps.metrics.evaluate import evaluate
+from topocaps.metrics.evaluate import evaluate, per_sequence
+from topocaps.metrics.intervals import Mean
 from topocaps.metrics.lie import (
     LieError,
     Rotation,
@@ -47,6 +48,7 @@ __all__ = [
     "Agreement",
     "CapCorr",
     "LieError",
+    "Mean",
     "Probe",
     "Rotation",
     "Scale",
@@ -74,6 +76,7 @@ __all__ = [
     "nearest_neighbour_accuracy",
     "neighbour_agreement",
     "observed_rolls",
+    "per_sequence",
     "pooled",
     "sap",
     "specialisation",

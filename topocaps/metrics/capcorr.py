@@ -52,6 +52,11 @@ def capcorr(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, float]:
     """{factor column: correlation}, for the factors that move.
 
     t: (batch, time, capsules, *shape), factors: (batch, time, factor), integer indices.
+
+    >>> y = (torch.arange(5) + torch.arange(5)[:, None]) % 5  # five sequences, each from elsewhere
+    >>> t = torch.eye(5)[y][:, :, None]  # active where the factor is
+    >>> capcorr(t, y[..., None])
+    {0: 1.0}
     """
     return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
 

@@ -70,6 +70,12 @@ def mig(
 
     c1 and c2 are the two dimensions that say most about a factor v, cut into ``bins``. Published
     numbers are mostly of ``equal_widths``, which depend on the scale and tails of a code.
+
+    >>> factors = np.stack(np.divmod(np.arange(64), 8), 1)  # two of 8 values, all pairs
+    >>> mig(factors.astype(float), factors, bins=8).value  # a dimension for each
+    1.0
+    >>> mig(np.repeat(factors, 2, axis=1), factors, bins=8).value  # two for each
+    0.0
     """
     table = _table(codes, factors)
     bins = whole_number("bins", bins)

@@ -18,6 +18,11 @@ def equivariance_error(t: Tensor, rate: float = 1.0) -> float:
     t: (batch, time, capsules, \*shape). Each capsule is normalised by itself, as in the released
     code (Eq. 13 reads as if the whole t were). ``rate`` is the sites a frame that the *data* ask
     for, whatever the model's velocity.
+
+    >>> import torch
+    >>> t = torch.eye(5)[None, :, None]  # one capsule of 5 sites, active one site on each frame
+    >>> equivariance_error(t), equivariance_error(t, rate=2.0)
+    (0.0, 20.0)
     """
     return equivariance_errors(t, rate).mean().item()
 
@@ -46,6 +51,9 @@ def chance_equivariance_error(topography: Topography, frames: int, rate: float =
     """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
 
     E|u - v|_1 for independent random unit vectors is E|u - v|_2 times E|w|_1 for one of them.
+
+    >>> round(chance_equivariance_error(Topography(15, (15,)), frames=15))
+    6937
     """
     d = math.prod(topography.shape)
     pairs = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from topocaps.metrics.equivariance import (
     chance_equivariance_error,
     equivariance_errors,
 )
+from topocaps.metrics.intervals import Mean
 from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.traversal import Traversal, lags_from, start_of, traversal
@@ -32,7 +34,33 @@ PAPER_SAMPLES = 10  # of the papers' log p(x)
 SOME = 300  # sequences, where a few will do
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class _Measured:
+    """What was found, of every sequence."""
+
+    values: dict[str, Tensor]
+    walked: Traversal
+    capcorrs: dict[int, CapCorr]
+    axes: list[tuple[Tensor, Tensor]]
+    names: dict[int, str]  # of factors
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        return {name: Mean(value) for name, value in self.values.items()}
+
+
+def per_sequence(model: SequenceModel, sequences: Any, **how: Any) -> dict[str, Mean]:
+    """Bounds, equivariance error and gains (mean of factors, and each) of every sequence.
+
+    ``how`` is what ``evaluate`` takes. A mean has its value, what it is of ``each`` sequence, and
+    its 95 % ``interval()``. Where a factor leaves no frame unseen, it has no gain.
+    """
+    found = _measure(model, _where(model, sequences), **how)
+    gains = {"traversal_gain": found.walked.gain()}
+    gains |= {f"gain {found.names[c]}": found.walked.gain(c) for c in found.walked.by_factor}
+    return found.means | {name: gain for name, gain in gains.items() if gain is not None}
+
+
 def evaluate(
     model: SequenceModel,
     sequences: Any,
@@ -51,14 +79,55 @@ def evaluate(
     frames are filled in, and how capsules specialise, is of some 300 sequences.
     Means come with 95 % intervals over sequences under ``intervals``.
     """
-    sequences = Sequences.of(sequences)
-    for parameter in model.parameters():
-        sequences = sequences.to(parameter.device)
-        break
+    sequences = _where(model, sequences)
+    found = _measure(
+        model, sequences, window=window, samples=samples, rate=rate, seed=seed, batch=batch,
+        closed=closed,
+    )  # fmt: skip
+    walked, names = found.walked, found.names
+    intervals = {name: mean.interval() for name, mean in found.means.items()}
+    return {
+        **{name: mean.value for name, mean in found.means.items()},
+        "samples": samples,
+        "chance_equivariance_error": chance_equivariance_error(
+            model.topography, sequences.frames, rate
+        ),
+        "capcorr": {names[c]: one.correlation for c, one in found.capcorrs.items()},
+        "capcorr_agreement": {names[c]: one.agreement for c, one in found.capcorrs.items()},
+        "capcorr_dropped": {names[c]: one.dropped for c, one in found.capcorrs.items()},
+        "traversal_gain": walked.overall,
+        "traversal": {
+            "by_factor": {names[c]: gain for c, gain in walked.by_factor.items()},
+            "interval": {names[c]: walked.interval(c) for c in walked.by_factor},
+            "by_lag": walked.by_lag,
+            "orbit_mean_by_lag": walked.orbit_mean.mean(0).tolist(),
+            "window": model.topography.window if window is None else window,
+            "causal": model.topography.causal,
+            "lags": _lags(model, sequences.frames, window, closed),
+        },
+        **_of_some(model, sequences, seed),
+        **({"axes": _by_axis(found.axes, names)} if found.axes else {}),
+        "intervals": {**intervals, "traversal_gain": walked.interval()},
+        "sequences": len(sequences),
+    }
+
+
+@torch.no_grad()
+def _measure(
+    model: SequenceModel,
+    sequences: SequenceSet,
+    window: int | None = None,
+    samples: int = 10,
+    rate: float = 1.0,
+    seed: int = 0,
+    batch: int = 128,
+    closed: bool | None = None,
+) -> _Measured:
     values: dict[str, list[Tensor]] = {}
     rolls: dict[int, list[CapCorr]] = {}
     parts: list[Traversal] = []
     several_axes, axes = model.topography.axes != (None,), []
+    known = False
     with seeded(seed):
         for one in sequences.batches(batch):
             walked = traversal(model, one.x, one.factors, rate, window, None, closed)
@@ -77,41 +146,30 @@ def evaluate(
                 values.setdefault(name, []).append(value.cpu())
             known = one.factors is not None
             if one.factors is not None and several_axes:
-                axes.append((axis_moved(t, rate).cpu(), one.factors.cpu()))
+                moved = axis_moved(model.encode(one.x), rate)  # what is drawn beside it hides it
+                axes.append((moved.cpu(), one.factors.cpu()))
             # an open end has no roll back, and of several axes none is the factor's
             if one.factors is not None and model.topography.cyclic and not several_axes:
                 for column, found_rolls in observed_rolls(t, one.factors, rate).items():
                     rolls.setdefault(column, []).append(found_rolls)
-    joined = {name: torch.cat(value).double() for name, value in values.items()}
     walked = Traversal.join(parts)
-    capcorrs = {column: CapCorr.join(found) for column, found in sorted(rolls.items())}
     columns = range(walked.moving.shape[1])
     names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
-    names = names if known else {0: "all"}
-    return {
-        **{name: value.mean().item() for name, value in joined.items()},
-        "samples": samples,
-        "chance_equivariance_error": chance_equivariance_error(
-            model.topography, sequences.frames, rate
-        ),
-        "capcorr": {names[c]: found.correlation for c, found in capcorrs.items()},
-        "capcorr_agreement": {names[c]: found.agreement for c, found in capcorrs.items()},
-        "capcorr_dropped": {names[c]: found.dropped for c, found in capcorrs.items()},
-        "traversal_gain": walked.overall,
-        "traversal": {
-            "by_factor": {names[c]: gain for c, gain in walked.by_factor.items()},
-            "interval": {names[c]: walked.interval(c) for c in walked.by_factor},
-            "by_lag": walked.by_lag,
-            "orbit_mean_by_lag": walked.orbit_mean.mean(0).tolist(),
-            "window": model.topography.window if window is None else window,
-            "causal": model.topography.causal,
-            "lags": _lags(model, sequences.frames, window, closed),
-        },
-        **_of_some(model, sequences, seed),
-        **({"axes": _by_axis(axes, names)} if axes else {}),
-        "intervals": {name: _interval(value) for name, value in joined.items()},
-        "sequences": len(sequences),
-    }
+    return _Measured(
+        {name: torch.cat(value).double() for name, value in values.items()},
+        walked,
+        {column: CapCorr.join(found) for column, found in sorted(rolls.items())},
+        axes,
+        names if known else {0: "all"},
+    )
+
+
+def _where(model: SequenceModel, sequences: Any) -> SequenceSet:
+    """Sequences where the model is."""
+    found = Sequences.of(sequences)
+    for parameter in model.parameters():
+        return found.to(parameter.device)
+    return found
 
 
 def _lags(model: SequenceModel, frames: int, window: int | None, closed: bool | None) -> list[int]:
@@ -132,6 +190,7 @@ def _equivariance_errors(t: Tensor, rate: float, model: SequenceModel, axis: Ten
     return errors
 
 
+@torch.no_grad()
 def _of_some(model: SequenceModel, sequences: SequenceSet, seed: int) -> dict[str, Any]:
     """What is told by a few sequences, spread over all factors: how well missing frames are filled
     in, and how far capsules specialise on factors."""
@@ -156,10 +215,3 @@ def _by_axis(
         names[c]: {str(axis): share for axis, share in enumerate(shares)}
         for c, shares in axis_shares(moved, factors).items()
     }
-
-
-def _interval(values: Tensor) -> tuple[float, float]:
-    """Mean -+ 1.96 standard errors."""
-    mean = values.mean().item()
-    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return mean - 1.96 * error, mean + 1.96 * error

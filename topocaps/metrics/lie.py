@@ -138,6 +138,9 @@ def interpolation_floor(x: Tensor, steps: Sequence[float], action: Action | None
     Steps are in pixels at the rim of x, (images, …, height, width). The action is by default the
     roll of Eq. 19 along the last axis: 0 at whole steps, most half way between. Of latents,
     (batch, time, capsules, sites), it is what a roll by a fraction of a site must lose.
+
+    >>> interpolation_floor(torch.eye(4)[None], [1.0, 0.5])[:, 0]
+    tensor([0.0000, 0.6124])
     """
     _check_images(x)
     action = Translation(cyclic=True) if action is None else action

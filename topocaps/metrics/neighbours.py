@@ -19,6 +19,11 @@ def nearest_neighbour_accuracy(
 
     Codes are (items, ...), by Euclidean distance; classes are (items,), 0 and up. Of classes with
     as many votes, the one that has the nearest item.
+
+    >>> known = torch.tensor([[0.0], [1.0], [10.0], [11.0]]), torch.tensor([0, 0, 1, 1])
+    >>> asked = torch.tensor([[0.4], [9.0]]), torch.tensor([0, 1])
+    >>> nearest_neighbour_accuracy(known, asked, k=1)
+    1.0
     """
     (known, classes), (asked, wanted) = _checked(train), _checked(test)
     k, batch = whole_number("k", k), whole_number("batch", batch)

@@ -20,6 +20,7 @@ from torch.special import xlogy
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
+from topocaps.metrics.intervals import Interval, Mean
 from topocaps.models import SequenceModel
 from topocaps.networks import Likelihood
 from topocaps.topography import Topography
@@ -51,7 +52,8 @@ class Traversal:
     def by_factor(self) -> dict[int, float | None]:
         """{factor column: gain on unseen frames}; None where a factor leaves none unseen."""
         columns = self.moving.any(0).nonzero().flatten().tolist()
-        return {column: self._gain(self.moving[:, column]) for column in columns}
+        found = {column: self.gain(column) for column in columns}
+        return {column: None if gain is None else gain.value for column, gain in found.items()}
 
     @property
     def by_lag(self) -> list[float]:
@@ -61,41 +63,40 @@ class Traversal:
     @property
     def overall(self) -> float | None:
         """Mean gain of the factors that have unseen frames."""
-        gains = [gain for gain in self.by_factor.values() if gain is not None]
-        return sum(gains) / len(gains) if gains else None
+        gain = self.gain()
+        return None if gain is None else gain.value
 
-    def interval(self, column: int, draws: int = 1000, seed: int = 0) -> tuple[float, float] | None:
-        """A 95 % bootstrap interval of a factor's gain, over sequences."""
-        rows = self.moving[:, column] & self.unseen.any(1)
-        if not rows.any():
+    def gain(self, column: int | None = None) -> Mean | None:
+        """Of the sequences in which a factor moves, or the mean over factors: what rolling gained
+        over the orbit mean, and what could be gained, on unseen frames. None where there are none.
+        """
+        factors = self.moving if column is None else self.moving[:, [column]]
+        rows = factors.any(1) & self.unseen.any(1)
+        unseen, factors = self.unseen[rows], factors[rows]
+        gained = (self.orbit_mean - self.rolled)[rows].mul(unseen).sum(1).double()
+        possible = (self.orbit_mean - self.perfect)[rows].mul(unseen).sum(1).double()
+        can = (possible[:, None] * factors).sum(0) > 0
+        if not can.any():
             return None
-        gained, possible = self._gained(rows)
-        n = len(gained)
-        generator = torch.Generator().manual_seed(seed)
-        counts = torch.stack(
-            [
-                torch.bincount(torch.randint(n, (n,), generator=generator), minlength=n)
-                for _ in range(draws)
-            ]
-        ).double()
-        gains = (counts @ gained.double()) / (counts @ possible.double())
-        low, high = gains.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-        return low, high
+        factors = factors[:, can]
+        return Mean(gained[:, None] * factors, possible[:, None] * factors)
 
-    def _gained(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Per sequence: what rolling gained over the orbit mean, and what could be gained."""
-        unseen = self.unseen[rows]
-        gained = (self.orbit_mean - self.rolled)[rows].mul(unseen).sum(1)
-        possible = (self.orbit_mean - self.perfect)[rows].mul(unseen).sum(1)
-        return gained, possible
-
-    def _gain(self, rows: Tensor) -> float | None:
-        gained, possible = (part.double().sum().item() for part in self._gained(rows))
-        return gained / possible if possible > 0 else None
+    def interval(
+        self, column: int | None = None, draws: int = 1000, seed: int = 0
+    ) -> Interval | None:
+        """A 95 % bootstrap interval of a factor's gain, or of the mean over factors."""
+        gain = self.gain(column)
+        return None if gain is None else gain.interval(draws, seed)
 
 
 def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
-    """Lags from a frame that its window does not reach, round the sequence."""
+    """Lags from a frame that its window does not reach, round the sequence.
+
+    >>> list(unseen_lags(window=13, frames=15))
+    [7, 8]
+    >>> list(unseen_lags(window=13, frames=15, causal=True))
+    [1, 2]
+    """
     if causal:
         return range(1, frames - window + 1)
     return range((window - 1) // 2 + 1, frames - window // 2)

@@ -57,7 +57,12 @@ class BaseRecipe(ABC):
         return {**self.settings(), "about": self.about, "training": training}
 
     def change(self, changes: Iterable[str]) -> Self:
-        """With ``key=value`` settings; a key is a path such as topography.window, or its end."""
+        """With ``key=value`` settings; a key is a path such as topography.window, or its end.
+
+        >>> from topocaps.recipes import find
+        >>> find("sprites/tvae").change(["window=11", "lr=1e-3"]).topography.window
+        11
+        """
         recipe = self
         for text in changes:
             key, equals, value = text.partition("=")

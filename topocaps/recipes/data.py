@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 
 from topocaps.data.mnist import Digits, digit_splits, mnist
 from topocaps.data.moved import MovedDigits, Moves, check_moves
-from topocaps.data.own import Own, read, split
+from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages
@@ -29,6 +29,7 @@ class Splits:
     source: str  #: of the frames
     name: str  #: of what is held out
     each: int | None  #: how many of every factor are measured; all where None
+    validation: SequenceSet | None = None  #: for choices, where some are neither of the two
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,9 @@ class Mnist:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
 
     def load(self, folder: Path | None = None) -> Splits:
-        train, _, test = mnist(folder)
         motion = MOTIONS[self.motion]
-        train, test = (TransformedImages(part.images, motion) for part in (train, test))
-        return Splits(train, test, "MNIST", "test images", self.evaluated)
+        parts = [TransformedImages(part.images, motion) for part in mnist(folder)]
+        return _of_mnist(parts, self.evaluated)
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,7 @@ class StillMnist:
     """Digits as they are, grey and upright: sequences of one frame, with their class."""
 
     def load(self, folder: Path | None = None) -> Splits:
-        train, _, test = digit_splits(folder)
-        return Splits(_still(train), _still(test), "MNIST", "test images", None)
+        return _of_mnist([_still(part) for part in digit_splits(folder)])
 
 
 @dataclass(frozen=True)
@@ -134,14 +133,17 @@ class MovedMnist:
         return Moves(**asdict(self))
 
     def load(self, folder: Path | None = None) -> Splits:
-        train, _, test = digit_splits(folder)
-        moved = [MovedDigits(part.images, part.classes, self.moves) for part in (train, test)]
-        return Splits(moved[0], moved[1], "MNIST", "test images", None)
+        parts = digit_splits(folder)
+        return _of_mnist([MovedDigits(part.images, part.classes, self.moves) for part in parts])
 
 
 @dataclass(frozen=True)
 class OwnSequences:
-    """Sequences of your own, as ``topocaps.data.own.read`` reads them; a fifth is held out."""
+    """Sequences of your own, as ``topocaps.data.own.read`` reads them; a fifth is held out.
+
+    In training, pictures in memory are shown shifted by up to ``shift`` pixels, all frames of a
+    sequence alike: of few clips a model else learns the places by heart.
+    """
 
     path: str
     frames: int | None = None
@@ -150,18 +152,30 @@ class OwnSequences:
     grey: bool | None = None
     layout: str | None = None
     skip_bad: bool = False
+    at_most: int | None = None  #: pixels of the shorter side, where no size is asked for
+    shift: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.size, list):
             object.__setattr__(self, "size", tuple(self.size))
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
+            raise BadInput(f"shift must be a whole number of pixels, not {self.shift!r}")
 
     def read(self, say: Callable[[str], None] = lambda line: None) -> Own:
         settings = asdict(self)
+        del settings["shift"]
         return read(settings.pop("path"), **settings, say=say)
 
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = split(self.read())
+        if self.shift and isinstance(train, Sequences) and len(train.frame_shape) == 3:
+            train = ShiftedSequences(train.images, train.order, shift=self.shift)
         return Splits(train, held_out, self.path, "held-out sequences", None)
+
+
+def _of_mnist(parts: Sequence[SequenceSet], each: int | None = None) -> Splits:
+    train, validation, test = parts
+    return Splits(train, test, "MNIST", "test images", each, validation)
 
 
 def _still(part: Digits) -> Sequences:

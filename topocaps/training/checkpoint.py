@@ -17,16 +17,20 @@ from topocaps.errors import BadInput
 from topocaps.files import write_atomically
 from topocaps.training.engine import Engine
 
+_BEST = "best."  # before the names of weights that are kept
+
 
 @dataclass
 class Progress:
-    """Where a run stands, apart from its tensors."""
+    """Where a run stands, apart from what its engine holds."""
 
     step: int = 0
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)  # of the terms, over this epoch so far
     history: list[dict[str, Any]] = field(default_factory=list)  # a record for every epoch
     failed: str | None = None  # since when and why it is no longer finite
+    stopped: bool = False  # it had no more patience, and trains on only for others
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch, where kept
 
 
 def save_states(paths: Sequence[Path], progress: Sequence[Progress], engine: Engine) -> None:
@@ -37,12 +41,13 @@ def save_states(paths: Sequence[Path], progress: Sequence[Progress], engine: Eng
     for place, path in enumerate(paths):
         if not progress[place].failed:
             # clones: networks that share a module share its memory, which the format refuses
+            told = dict(vars(progress[place]))
+            kept = {f"{_BEST}{name}": value for name, value in told.pop("best").items()}
             tensors = {
                 name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for name, value in engine.state(place).items()
+                for name, value in (engine.state(place) | kept).items()
             }
-            metadata = {"progress": json.dumps(vars(progress[place]))}
-            write_atomically(path, save(tensors, metadata=metadata))
+            write_atomically(path, save(tensors, metadata={"progress": json.dumps(told)}))
 
 
 def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
@@ -71,6 +76,9 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
-            return progress, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            for name in [name for name in tensors if name.startswith(_BEST)]:
+                progress.best[name.removeprefix(_BEST)] = tensors.pop(name)
+            return progress, tensors
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is not a state this version can resume: {error}") from error

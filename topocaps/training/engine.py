@@ -15,6 +15,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.generative import GenerativeModel
+from topocaps.machine import with_doubles
 from topocaps.training.descent import Descent, Plain, compiled, side_by_side
 from topocaps.training.factored import Factored
 from topocaps.training.settings import Training, for_each
@@ -51,7 +52,8 @@ class Engine:
         trainings = for_each(training, len(models))
         self.device = sequences.images.device
         # what sequences work out once, they work out here: not in a graph, where they must not wait
-        sequences.choose(torch.zeros(1, sequences.numbers, device=self.device))
+        drawn = with_doubles(self.device)
+        sequences.choose(torch.zeros(1, sequences.numbers, device=drawn))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
         self.parts = [
             _Part(
@@ -109,12 +111,18 @@ class Engine:
         """Everything a model needs to go on, as tensors of its own."""
         part, member = self._find(place)
         stack, found = part.stack, {"rng": part.randomness.state(member)}
-        for name, value in stack.tensors().items():
-            found[f"model.{name}"] = stack.of_member(value, member)
+        for name, value in self.weights(place).items():
+            found[f"model.{name}"] = value
         for name, _ in stack.model.named_parameters():
             for key, value in part.descent.moments(name).items():
                 found[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
         return found
+
+    def weights(self, place: int) -> dict[str, Tensor]:
+        """What a model has learned, where its stack holds it."""
+        part, member = self._find(place)
+        tensors = part.stack.tensors().items()
+        return {name: part.stack.of_member(value, member) for name, value in tensors}
 
     @torch.no_grad()
     def restore(self, place: int, state: dict[str, Tensor]) -> None:
@@ -182,11 +190,14 @@ class _Part:
         device: torch.device,
     ) -> None:
         self.stack, self.places, self.training = stack, list(places), trainings[0].shared
-        self.randomness: Randomness = randomness(seeds, device)
-        kind = Factored if Factored.suits(stack, self.training) else Plain
-        self.descent: Descent = kind(stack, self.training, [one.clip for one in trainings])
+        drawn = with_doubles(device)  # sequences are chosen in float64
+        self.device = device
+        self.randomness: Randomness = randomness(seeds, drawn)
+        way = Factored if Factored.suits(stack, self.training) else Plain
+        self.descent: Descent = way(stack, self.training, [one.clip for one in trainings])
         self.terms = stack.model.terms
-        self.sums = torch.zeros(len(stack), len(self.terms), dtype=torch.float64, device=device)
+        kind = torch.float64 if drawn == device else torch.float32
+        self.sums = torch.zeros(len(stack), len(self.terms), dtype=kind, device=device)
         # the first step at which a term, or a weight, was not finite; 0 is never
         self.failed = torch.zeros(len(stack), len(self.terms) + 1, dtype=torch.int64, device=device)
         # steps without an update, as their gradient was not finite
@@ -202,7 +213,10 @@ class _Part:
         model, batch = self.stack.model, self.training.batch
         self.randomness.begin(step)
         uniform = self.randomness.uniform(batch, sequences.numbers)
-        noise = [self.randomness.normal(batch, sequences.frames, *shape) for shape in model.drawn]
+        noise = [
+            self.randomness.normal(batch, sequences.frames, *shape).to(self.device)
+            for shape in model.drawn
+        ]
         terms, updated = self.descent.step(sequences, uniform, noise)
         self.record(terms, updated, step, self.sums, self.failed, self.left_out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -17,6 +18,12 @@ from topocaps.generative import GenerativeModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
+from topocaps.training.validation import (
+    VALIDATION,
+    best_epoch,
+    has_stopped,
+    validation_bound,
+)
 from topocaps.training.watching import Silent, Watcher
 
 SAVING = 0.03  # of the time may go into saving states
@@ -29,6 +36,7 @@ def train(
     *,
     seeds: Sequence[int] = (0,),
     states: Sequence[Path] = (),
+    validation: SequenceSet | None = None,
     watcher: Watcher | None = None,
     on_epoch: Callable[[list[Progress]], None] | None = None,
     on_failure: Callable[[int, Progress], None] | None = None,
@@ -39,6 +47,10 @@ def train(
     company. With ``states`` (a file for each), a state is saved after epochs (the first, the last,
     and so many of the others that saving takes little of the time) and when the user interrupts,
     after the step in hand is done; from it the run goes on bit for bit.
+
+    After every epoch the bound on ``validation`` sequences is recorded. A model whose training has
+    ``patience`` ends with the weights of its best epoch, and records nothing after it has
+    ``stopped``; training ends when all models have.
 
     A model that is no longer finite is said to have ``failed`` in its progress and is saved no
     more; the others go on.
@@ -67,10 +79,27 @@ def train(
 
     def fail(place: int, why: str) -> None:
         one = progress[place]
-        if not one.failed:
+        if not (one.failed or one.stopped):
             one.failed = why
             if on_failure is not None:
                 on_failure(place, one)
+
+    def going() -> list[int]:
+        return [n for n, one in enumerate(progress) if not (one.failed or one.stopped)]
+
+    def validate(place: int, sequences: SequenceSet) -> None:
+        """Record the bound, and keep weights that are better than those of all epochs before."""
+        model, one, training = models[place], progress[place], trainings[place]
+        weights = engine.weights(place)
+        model.load_state_dict(weights)  # what the stack has learned
+        found = validation_bound(model, sequences, 4 * training.batch)
+        if not math.isfinite(found):
+            fail(place, f"the bound on validation sequences is not finite at step {step}")
+            return
+        one.history[-1][VALIDATION] = found
+        if training.patience is not None and best_epoch(one.history) == len(one.history):
+            one.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        one.stopped = has_stopped(one.history, training.patience)
 
     with steady_arithmetic(), _interrupts() as interrupted:
         begun = bool(states) and all(path.exists() for path in states)
@@ -87,25 +116,25 @@ def train(
         step = progress[0].step
         watcher.start(step, steps)
         try:
-            while step < steps:
+            while step < steps and going():
                 count = min(engine.stride, steps_per_epoch - step % steps_per_epoch)
                 sums = engine.advance(step + 1, count, steps)
                 look_for_failures()
                 step += count
-                going = [(o, f) for o, f in zip(progress, sums, strict=True) if not o.failed]
-                if not going:
+                if not (now := going()):
                     break
-                for one, found in going:
-                    one.step = step
-                    for name, value in found.items():
+                for one in progress:
+                    one.step = one.step if one.failed else step
+                for place in now:
+                    one = progress[place]
+                    for name, value in sums[place].items():
                         one.sums[name] = one.sums.get(name, 0.0) + value
-                shown, latest = going[0]
-                watcher.step(step, {name: total / count for name, total in latest.items()})
+                shown = progress[now[0]]
+                watcher.step(step, {name: total / count for name, total in sums[now[0]].items()})
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
-                    for place, one in enumerate(progress):
-                        if one.failed:
-                            continue
+                    for place in now:
+                        one = progress[place]
                         left_out = int(one.sums.pop(LEFT_OUT))
                         means = {name: total / steps_per_epoch for name, total in one.sums.items()}
                         record: dict[str, Any] = {
@@ -121,17 +150,23 @@ def train(
                         one.sums = {}
                         if left_out == steps_per_epoch:
                             fail(place, f"no gradient was finite in the epoch to step {step}")
-                    if step == steps or time.monotonic() - saved >= saving / SAVING:
+                        elif validation is not None:
+                            validate(place, validation)
+                    last = step == steps or not going()
+                    if last or time.monotonic() - saved >= saving / SAVING:
                         save()
                     if on_epoch is not None:
                         on_epoch(progress)
                     watcher.epoch(shown.history[-1])
-                if interrupted.is_set() and step < steps:
+                if interrupted.is_set() and step < steps and going():
                     save()
                     raise Interrupted(f"stopped after step {step} of {steps}")
         finally:
             watcher.finish()
             engine.write_back()
+    for model, one in zip(models, progress, strict=True):
+        if one.best:
+            model.load_state_dict(one.best)
     return progress
 
 

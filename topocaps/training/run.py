@@ -25,6 +25,7 @@ from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
+from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
 
 
@@ -39,6 +40,11 @@ class Run:
     folder: RunFolder | None
     failure: str | None = None  #: why the model is no longer finite; the others went on
 
+    @property
+    def best_epoch(self) -> int | None:
+        """After which the bound on validation sequences was highest, where there were any."""
+        return best_epoch(self.history) or None
+
 
 def fit(
     model: GenerativeModel,
@@ -47,6 +53,8 @@ def fit(
     training: Training = Training(),  # noqa: B008 (frozen)
     epochs: int | None = None,
     batch: int | None = None,
+    validation: Any = None,
+    patience: int | None = None,
     out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -55,19 +63,25 @@ def fit(
 ) -> Run:
     """Train ``model`` on ``sequences``: an array (sequences, time, *frame), or ``Sequences``.
 
-    ``epochs`` and ``batch`` are short for those of ``training``. With ``out``, a run folder is
-    written, and the same call goes on where an unfinished one there was stopped. ``settings`` are
-    recorded with the run. Training is done on ``device``; the model is then back where it was.
+    ``epochs``, ``batch`` and ``patience`` are short for those of ``training``. With ``out``, a run
+    folder is written, and the same call goes on where an unfinished one there was stopped.
+    ``settings`` are recorded with the run. Training is done on ``device``; the model is then back
+    where it was.
+
+    The bound on ``validation`` sequences, with the same noise every time, is recorded after every
+    epoch. With ``patience``, training stops after so many epochs without a better one, and the
+    model has the weights of its best epoch.
     """
     training = replace(
         training,
         epochs=training.epochs if epochs is None else epochs,
         batch=training.batch if batch is None else batch,
+        patience=training.patience if patience is None else patience,
     )
     outs = None if out is None else [out]
     (run,) = fit_together(
-        [model], sequences, training=training, outs=outs, seeds=[seed], device=device,
-        watcher=watcher, settings=[settings or {}],
+        [model], sequences, training=training, validation=validation, outs=outs, seeds=[seed],
+        device=device, watcher=watcher, settings=[settings or {}],
     )  # fmt: skip
     if run.failure is not None:
         raise NonFinite(run.failure)
@@ -80,6 +94,7 @@ def fit_together(
     *,
     seeds: Sequence[int],
     training: Training | Sequence[Training] = Training(),  # noqa: B008 (frozen)
+    validation: Any = None,
     outs: Sequence[str | Path] | None = None,
     device: str = "auto",
     watcher: Watcher | None = None,
@@ -94,20 +109,27 @@ def fit_together(
     and epochs) and, with ``outs``, its own run folder. Those that were stopped go
     on, together with those that were stopped at the same step. What does not fit into memory
     together is trained one part after the other. A model that is no longer finite has a
-    ``failure``, and the others go on.
+    ``failure``, and the others go on. Each model has its own ``patience``, and its own best epoch.
     """
     sequences = Sequences.of(sequences)
+    validation = None if validation is None else Sequences.of(validation)
+    trainings = for_each(training, len(models))
+    if validation is None and any(one.patience for one in trainings):
+        raise BadInput("patience is with the bound on validation sequences: give some")
     for model in models:
         check(model, sequences)
+        if validation is not None:
+            check(model, validation)
     for seed in seeds:
         check_seed(seed)
     where = choose_device(device)
-    told = {
+    told: dict[str, Any] = {
         "sequences": len(sequences),
         "digest": sequences.digest(),
         "device": describe_device(where),
     }
-    trainings = for_each(training, len(models))
+    if validation is not None:
+        told["validation"] = {"sequences": len(validation), "digest": validation.digest()}
     members = [
         _Member(model, seed, trainings[n], None if outs is None else RunFolder(Path(outs[n])))
         for n, (model, seed) in enumerate(zip(models, seeds, strict=True))
@@ -122,6 +144,7 @@ def fit_together(
             }
             member.folder.begin({**(settings[n] if settings else {}), **told, **own})
     sequences = sequences.to(where)
+    validation = None if validation is None else validation.to(where)
     watcher = watcher or on_terminal("training")
     runs = {id(m): m.finished(where) for m in members if m.is_finished}
     for group in _by_step([m for m in members if id(m) not in runs]).values():
@@ -132,9 +155,8 @@ def fit_together(
             part = [group[n] for n in places]
             needs = plan([m.model for m in part], sequences, [m.training for m in part])
             say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
-            for member, run in zip(
-                part, _train_group(part, sequences, where, watcher), strict=True
-            ):
+            trained = _train_group(part, sequences, validation, where, watcher)
+            for member, run in zip(part, trained, strict=True):
                 runs[id(member)] = run
     return [runs[id(member)] for member in members]
 
@@ -181,6 +203,7 @@ def _by_step(members: Sequence[_Member]) -> dict[int, list[_Member]]:
 def _train_group(
     group: Sequence[_Member],
     sequences: SequenceSet,
+    validation: SequenceSet | None,
     where: torch.device,
     watcher: Watcher,
 ) -> list[Run]:
@@ -210,6 +233,7 @@ def _train_group(
                 [member.training for member in group],
                 seeds=[member.seed for member in group],
                 states=[member.folder.state for member in group if member.folder is not None],
+                validation=validation,
                 watcher=watcher,
                 on_epoch=on_epoch,
                 on_failure=on_failure,
@@ -227,7 +251,11 @@ def _train_group(
         for member, values in zip(group, before, strict=True):
             member.model.load_state_dict(values)
         halves = group[: len(group) // 2], group[len(group) // 2 :]
-        return [run for half in halves for run in _train_group(half, sequences, where, watcher)]
+        return [
+            run
+            for half in halves
+            for run in _train_group(half, sequences, validation, where, watcher)
+        ]
     runs = []
     for member, one in zip(group, progress, strict=True):
         if member.folder is not None and one.failed:
@@ -278,9 +306,11 @@ def check(model: GenerativeModel, sequences: SequenceSet) -> None:
 
 
 def choose_device(device: str) -> torch.device:
-    """``auto`` is the GPU where there is one."""
+    """``auto`` is CUDA's GPU where there is one; Apple's, ``mps``, is taken where it is named."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise BadInput("device 'mps' cannot be used here: it is the GPU of Apple's computers")
     try:
         where = torch.device(device)
         torch.zeros(1, device=where).item()

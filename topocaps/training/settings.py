@@ -16,7 +16,9 @@ from topocaps.training.precision import Precision
 class Training:
     """How a model is trained: ``epochs`` of ``epoch_size`` sequences in batches of ``batch``.
 
-    Without an ``epoch_size``, an epoch is as many sequences as there are.
+    Without an ``epoch_size``, an epoch is as many sequences as there are. With ``patience``,
+    training stops after so many epochs in which the bound on validation sequences was no better
+    than before, and the weights of the best epoch are kept.
     """
 
     optimiser: Sgd | Adam = field(default_factory=Adam)
@@ -25,11 +27,12 @@ class Training:
     epoch_size: int | None = None
     clip: float | None = None  #: largest norm of the gradient
     precision: Precision = Precision.FP32  #: of products
+    patience: int | None = None  #: epochs
 
     def __post_init__(self) -> None:
-        for name in ("batch", "epochs", "epoch_size"):
+        for name in ("batch", "epochs", "epoch_size", "patience"):
             value = getattr(self, name)
-            if name != "epoch_size" or value is not None:
+            if name in ("batch", "epochs") or value is not None:
                 object.__setattr__(self, name, whole_number(name, value))
         if self.clip is not None and not self.clip > 0:
             raise BadInput(f"clip must be above 0, not {self.clip}")
@@ -46,8 +49,8 @@ class Training:
 
     @property
     def shared(self) -> Training:
-        """What models of one stack must have in common: each has a clip of its own."""
-        return replace(self, clip=None)
+        """What models of one stack must have in common: clip and patience are each one's own."""
+        return replace(self, clip=None, patience=None)
 
     def steps_per_epoch(self, sequences: SequenceSet) -> int:
         return math.ceil((self.epoch_size or len(sequences)) / self.batch)

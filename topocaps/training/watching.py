@@ -104,7 +104,10 @@ def _said(name: str) -> str:
     return name.replace("_", " ")
 
 
-_WATCHED = ("logit_spread", "largest_share", "clutter", "wholes_on", "parts_on")
+_WATCHED = (
+    "validation_elbo", "presence_nats", "logit_spread", "largest_share", "clutter", "wholes_on",
+    "parts_on",
+)  # fmt: skip
 
 
 def on_terminal(label: str) -> Watcher:

@@ -29,14 +29,17 @@ class Look:
     """How frames are stored (``layout``), and how they are wanted: None is as they are.
 
     Pictures become (channels, height, width), vectors stay what they are. ``size`` is a side or
-    (height, width); ``grey`` has one channel, not ``grey`` three.
+    (height, width); without it, pictures whose shorter side is longer than ``at_most`` are made as
+    small as that. ``grey`` has one channel, not ``grey`` three.
     """
 
     size: int | Sequence[int] | None = None
     grey: bool | None = None
     layout: str | None = None
-    #: axes that arrays were taken to have, to be told
+    at_most: int | None = None
+    #: axes that arrays were taken to have, and sizes that were too large, to be told
     chosen: set[str] = field(default_factory=set, compare=False, repr=False)
+    shrunk: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def height_and_width(self) -> tuple[int, int] | None:
@@ -49,7 +52,7 @@ class Look:
 
     def wanted(self, x: Tensor) -> Tensor:
         """Frames (…, channels, height, width) in the wanted colour and size; bytes stay bytes."""
-        size = self.height_and_width
+        size = self.height_and_width or self._small_enough(x)
         if self.grey is None and size is None:
             return x
         if x.ndim < 4:
@@ -58,6 +61,15 @@ class Look:
         parts = flat.split(max(1, _AT_ONCE // flat[0].numel()))
         seen = torch.cat([_sized(_coloured(part, self.grey), size) for part in parts])
         return seen.unflatten(0, x.shape[:-3])
+
+    def _small_enough(self, x: Tensor) -> tuple[int, int] | None:
+        """What size pictures have to be made, if they are too large."""
+        if self.at_most is None or x.ndim < 4 or min(x.shape[-2:]) <= self.at_most:
+            return None
+        height, width = x.shape[-2:]
+        self.shrunk.add(f"{height} x {width}")
+        scale = whole_number("at_most", self.at_most) / min(height, width)
+        return round(height * scale), round(width * scale)
 
     def arranged(self, array: Stored, lead: str, name: str) -> Any:
         """A view of the array with the axes ``lead`` in front, then those of a frame."""

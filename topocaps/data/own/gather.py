@@ -98,6 +98,20 @@ def alike(first: Tensor, name: str, x: Tensor, other: str) -> None:
         raise BadInput(f"{name} holds {kinds[0]} and {other} {kinds[1]}: make them the same")
 
 
+def check_ranges(clips: Sequence[Tensor], names: Sequence[str]) -> None:
+    """Refuse pictures in floating point of which some are in [0, 1] and others look like bytes."""
+    if not clips[0].is_floating_point() or clips[0].ndim != 4:
+        return
+    highest = [x.nan_to_num(0.0, 0.0).amax().item() for x in clips]
+    small = next((n for n, high in enumerate(highest) if high <= 1), None)
+    large = next((n for n, high in enumerate(highest) if 100 < high <= 255), None)
+    if small is not None and large is not None and clips[large].amin() >= 0:
+        raise BadInput(
+            f"{names[small]} holds values up to {highest[small]:g} and {names[large]} up to "
+            f"{highest[large]:g}, which look like bytes: divide those by 255"
+        )
+
+
 def check_lengths(
     lengths: Sequence[int], named: Named, windows: Windows, skip_bad: bool
 ) -> list[int]:
@@ -117,6 +131,14 @@ def check_lengths(
             f"{windows.frames}: take fewer"
         )
     return short
+
+
+def none_to_hold_out(frames: int) -> BadInput:
+    """Of one clip that is too short to be held out in part."""
+    return BadInput(
+        f"one clip of {frames} frames has no windows to hold out: give more clips, or take fewer "
+        f"frames at a time, such as frames={max(4, frames // 4)}"
+    )
 
 
 def not_finite(images: Tensor, lengths: Tensor) -> list[int]:

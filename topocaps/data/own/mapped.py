@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topocaps.data.own.frames import Look, held
+from topocaps.data.own.gather import none_to_hold_out
 from topocaps.data.own.pages import Pages
 from topocaps.data.sequences import Batch, SequenceSet
-from topocaps.errors import BadInput
 
 SAMPLE = 256  #: frames that stand for all of them
 _SAMPLE_BYTES = 2**26
@@ -133,10 +133,7 @@ class MappedSequences(SequenceSet):
         """What comes before, and the last ``share`` of the windows; they share no frame."""
         cut = (self._each - max(1, round(share * self._each))) * self.stride
         if cut < self.window:
-            raise BadInput(
-                f"one clip of {self.stored.shape[1]} frames has no windows to hold out: take "
-                "fewer frames, or more clips"
-            )
+            raise none_to_hold_out(self.stored.shape[1])
         return (
             replace(self, stored=self.stored[:, :cut]),
             replace(self, stored=self.stored[:, cut:]),

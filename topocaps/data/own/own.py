@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from topocaps.data.own.gather import none_to_hold_out
 from topocaps.data.own.mapped import MappedSequences
 from topocaps.data.own.moving import MovingImages
 from topocaps.data.sequences import Sequences, SequenceSet
@@ -38,6 +39,8 @@ class Own:
         )
         if found.get("axes"):
             said += f"; axes are taken as {found['axes']}"
+        if found.get("shrunk"):
+            said += f"; pictures of {' and '.join(found['shrunk'])} were made that small"
         if found["skipped"]:
             said += f"; {len(found['skipped'])} skipped: {', '.join(found['skipped'])}"
         if found["left_aside"]:
@@ -51,7 +54,13 @@ def _count(n: int, what: str) -> str:
 
 
 def split(own: Own, share: float = 0.2, seed: int = 0) -> tuple[SequenceSet, SequenceSet]:
-    """(training, held-out) sequences, of different clips; of one clip alone, of different times."""
+    """(training, held-out) sequences, of different clips; of one clip alone, of different times.
+
+    >>> from topocaps.data import read
+    >>> train, held_out = split(read(torch.rand(10, 6, 1, 8, 8)))
+    >>> len(train), len(held_out)
+    (8, 2)
+    """
     check_seed(seed)
     if not 0 < share < 1:
         raise BadInput(f"share must be between 0 and 1, not {share!r}")
@@ -93,8 +102,5 @@ def _in_time(order: Tensor, share: float) -> tuple[Tensor, Tensor]:
     after = torch.arange(len(order)) >= len(order) - max(1, round(share * len(order)))
     before = order[:, -1] < order[after][0, 0]
     if not before.any():
-        raise BadInput(
-            f"one clip of {int(order.max()) + 1} frames has no windows to hold out: take fewer "
-            "frames, or more clips"
-        )
+        raise none_to_hold_out(int(order.max()) + 1)
     return before, after

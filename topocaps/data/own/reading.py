@@ -20,6 +20,7 @@ from topocaps.data.own.gather import (
     Named,
     Windows,
     check_lengths,
+    check_ranges,
     gather,
     not_finite,
 )
@@ -41,6 +42,7 @@ def read(
     grey: bool | None = None,
     layout: str | None = None,
     skip_bad: bool = False,
+    at_most: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Own:
     """Sequences of your own: an array, a tensor, a data set, a list of clips, a file or a folder.
@@ -52,11 +54,15 @@ def read(
 
     Clips are cut into windows of ``frames``, one every ``stride`` (side by side unless given).
     Pictures are resized to ``size``, a side or (height, width), and made ``grey`` or not; unless
-    that is said, pictures and videos in which nothing has a colour have one channel.
+    that is said, pictures and videos in which nothing has a colour have one channel. Without
+    ``size``, those whose shorter side is more than ``at_most`` are made so small.
     ``layout`` names axes where sizes do not tell them: NTHWC, NTCHW, TNHW, THW (one sequence), ….
     ``skip_bad`` leaves out what cannot be read, is not finite, or is too short, and lists it.
     """
-    own = _Reader(Windows(frames, stride), Look(size, grey, layout), skip_bad).read(source)
+    look = Look(size, grey, layout, at_most)
+    own = _Reader(Windows(frames, stride), look, skip_bad).read(source)
+    if look.shrunk:
+        own.found["shrunk"] = sorted(look.shrunk)
     say(str(own))
     if own.found["axes"] == "NTD" and own.found["frame_shape"] == [own.found["frames"]]:
         say("if this is one sequence of pictures and not many of vectors, say layout='THW'")
@@ -184,6 +190,7 @@ class _Reader:
 
     def clips(self, clips: Iterable[Clip], kind: str) -> Own:
         found, names, skipped = gather(clips, self.skip_bad)
+        check_ranges(found, names)
         lengths = [len(x) for x in found]
         images = torch.cat(found)
         found.clear()

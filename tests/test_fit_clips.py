@@ -1,0 +1,179 @@
+"""``topocaps fit`` on clips as a camera would leave them: a folder of videos, one command."""
+
+import json
+import math
+import re
+
+import av
+import numpy as np
+import pytest
+
+from topocaps import cli
+
+FRAMES, SIDE = 8, 40
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``topocaps`` with these words; (exit code, stdout, stderr)."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        return left.value.code, printed.out, printed.err
+
+    return run
+
+
+def hand(turn, side=SIDE):
+    """A hand of a clock with a knob at its end: (side, side) in [0, 1]."""
+    y, x = (np.mgrid[:side, :side] + 0.5) / side - 0.5
+    along, across = (
+        x * math.cos(turn) + y * math.sin(turn),
+        y * math.cos(turn) - x * math.sin(turn),
+    )
+    shaft = (along > -0.05) & (along < 0.4) & (abs(across) < 0.06)
+    return (shaft | (np.hypot(along - 0.32, across - 0.08) < 0.1)).astype(float)
+
+
+def write_clip(path, frames, codec="libx264"):
+    """As cameras do: in colour, half of it thrown away."""
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream(codec, rate=25)
+        stream.height, stream.width = frames[0].shape
+        stream.pix_fmt = "yuv420p"
+        for one in frames:
+            shown = np.repeat(one[..., None] * 230 + 10, 3, -1).round().astype(np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(shown, format="rgb24")))
+        file.mux(stream.encode())
+
+
+def turning(folder, count, frames=FRAMES, side=SIDE, seed=0):
+    """Clips of a hand that turns once, from anywhere."""
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    for n in range(count):
+        turns = rng.uniform(0, 2 * math.pi) + 2 * math.pi * np.arange(frames) / frames
+        write_clip(folder / f"clip {n}.mp4", [hand(turn, side) for turn in turns])
+    return folder
+
+
+def test_one_command_learns_how_a_figure_turns(tmp_path, command):
+    folder, out = turning(tmp_path / "clips", 60), tmp_path / "out"
+    small = ["hidden=100", "capsules=6", "batch=8", "epoch_size=5600"]
+    words = [word for setting in small for word in ("--set", setting)]
+    code, printed, said = command(
+        "fit", folder, "--out", out, "--size", "16", "--epochs", "1", "--device", "cpu", *words
+    )
+    assert code == 0, said
+    assert "60 sequences of 8 frames, 1 x 16 x 16" in said and "shifted by up to 1 pix" in said
+    assert "gain" in printed and str(out / "report.html") in printed
+    assert (out / "figures" / "traversal.png").exists() and (out / "report.html").exists()
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["sequences"] == 12 and metrics["split"] == "held-out sequences"
+    assert metrics["traversal_gain"] > 0.2 > 0 > metrics["untrained"]["traversal_gain"]
+
+
+# mistakes, as they are told on the command line ---------------------------------------------------
+
+
+def empty(folder):
+    folder.mkdir()
+    return folder
+
+
+def corrupt(folder):
+    turning(folder, 4, 6)
+    (folder / "clip 2.mp4").write_bytes(b"nothing that moves" * 9)
+    return folder
+
+
+def cut_short(folder):
+    turning(folder, 4, 6)
+    path = folder / "clip 2.mp4"
+    path.write_bytes(path.read_bytes()[:-500])
+    return folder
+
+
+def two_sizes(folder):
+    turning(folder, 2, 6, 24)
+    write_clip(folder / "z.mp4", [hand(0.1 * n, 30) for n in range(6)])
+    return folder
+
+
+def two_lengths(folder):
+    turning(folder, 2, 8)
+    write_clip(folder / "z.mp4", [hand(0.1 * n) for n in range(6)])
+    return folder
+
+
+def not_a_number(folder):
+    folder.mkdir()
+    for n in range(4):
+        np.save(folder / f"{n}.npy", np.full((6, 8, 8), np.nan if n == 2 else n / 9, np.float32))
+    return folder
+
+
+def one_of_bytes(folder):
+    folder.mkdir()
+    for n in range(4):
+        np.save(folder / f"{n}.npy", np.full((6, 8, 8), 250 if n == 2 else n / 9, np.float32))
+    return folder
+
+
+def one_clip(folder):
+    return turning(folder, 1, 16)
+
+
+def one_picture(folder):
+    np.save(folder.with_suffix(".npy"), np.zeros((8, 8), np.float32))
+    return folder.with_suffix(".npy")
+
+
+MISTAKES = {
+    "empty": (empty, r"mine holds no pictures, videos or clips: put sequences there"),
+    "corrupt": (corrupt, r"mine/clip 2\.mp4 cannot be read as a video .* with --skip-bad"),
+    "cut short": (cut_short, r"mine/clip 2\.mp4 cannot be read as a video .* with --skip-bad"),
+    "two sizes": (two_sizes, r"clip 0\.mp4 has frames of 24 x 24 and .*z\.mp4 of 30 x 30: "
+                             "say which --size all should have, such as --size 64"),
+    "two lengths": (two_lengths, r"clip 0\.mp4 has 8 frames and .*z\.mp4 6: .* such as --frames 6"),
+    "NaN": (not_a_number, r"mine/2\.npy holds NaN or infinite values: .* with --skip-bad"),
+    "one of bytes": (one_of_bytes, r"mine/0\.npy .*mine/2\.npy up to 250, .* divide those by 255"),
+    "one clip": (one_clip, r"one clip of 16 frames has no windows .*: give more .* --frames 4"),
+    "one picture": (one_picture, r"mine\.npy has the shape \(8, 8\), and must be \(sequences"),
+    "nothing": (lambda folder: folder, r"there is nothing at .*mine: give a file, or a folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source, sentence", MISTAKES.values(), ids=MISTAKES.keys())
+def test_every_mistake_names_the_file_and_the_option_that_helps(
+    source, sentence, tmp_path, command
+):
+    code, printed, said = command("fit", source(tmp_path / "mine"), "--out", tmp_path / "out")
+    *_, last = said.strip().splitlines()
+    assert code == 2 and not printed and re.search(sentence, last), said
+    assert last.startswith("topocaps: ") and not (tmp_path / "out").exists()
+
+
+TINY = ["--epochs", "1", "--set", "epoch_size=16", "--set", "hidden=8", "--device", "cpu"]
+
+
+@pytest.mark.parametrize("source, name", [(corrupt, "clip 2.mp4"), (not_a_number, "2.npy")])
+def test_what_is_skipped_is_listed(source, name, tmp_path, command):
+    folder, out = source(tmp_path / "mine"), tmp_path / "out"
+    code, _, said = command("fit", folder, "--skip-bad", "--out", out, *TINY)
+    assert code == 0 and "3 sequences" in said and f"1 skipped: {folder / name} (" in said
+
+
+def test_what_is_large_or_long_is_cut_and_it_is_said(tmp_path, command):
+    folder, out = turning(tmp_path / "mine", 3, 40, 48), tmp_path / "out"
+    code, _, said = command("fit", folder, "--out", out, *TINY)
+    assert code == 0 and "pictures are made 32 pixels high or wide: --size" in said
+    assert "windows of 24 frames: --frames 40 takes them whole" in said
+    assert "6 sequences of 24 frames, 1 x 32 x 32" in said
+    data = json.loads((out / "recipe.json").read_text())["data"]
+    assert (data["frames"], data["stride"], data["at_most"], data["shift"]) == (24, 12, 32, 1)
+    code, printed, _ = command("evaluate", out, "--json")
+    assert code == 0 and json.loads(printed)["data"] == str(folder)

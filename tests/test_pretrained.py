@@ -1,0 +1,86 @@
+"""The models of the package: small, as their cards say, and each call gives a fresh one."""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import topocaps as tc
+from topocaps.recipes import find
+from topocaps.trained import FOLDER, names
+from topocaps.trained.__main__ import MADE, make
+
+
+def card_of(name):
+    text = (FOLDER / name / "README.md").read_text()
+    numbers = re.findall(r"^\| (\S.*?) \| (-?[\d.]+) \|$", text, re.M)
+    return text, {metric: float(value) for metric, value in numbers}
+
+
+def test_all_that_was_made_is_there_and_small():
+    assert names() == sorted(MADE)
+    for name in names():
+        assert sum(path.stat().st_size for path in (FOLDER / name).iterdir()) < 2e6
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_model_is_what_its_command_makes(name):
+    recipe, changes = MADE[name]
+    model = tc.pretrained(name)
+    frame_shape = tuple(model.config["frame_shape"])
+    assert model.config == find(recipe).change(changes).build(frame_shape, 0).config
+    assert f"python -m topocaps.trained {name}" in card_of(name)[0]
+    held = load_file(FOLDER / name / "model.safetensors")
+    assert {value.dtype for value in held.values()} == {torch.float16}
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}
+    assert not model.training
+
+
+def test_sprites_roll_as_the_card_says():
+    """On some of the sequences it was measured on: within what so few can tell."""
+    model, (_, held_out) = tc.pretrained("sprites"), tc.data.sprites(32)
+    batch = next(held_out.balanced(60, seed=0).batches(240))
+    walked = tc.metrics.traversal(model, batch.x, batch.factors)
+    _, said = card_of("sprites")
+    for name in ("x", "y"):
+        column = held_out.names.index(name)
+        assert walked.by_factor[column] == pytest.approx(said[f"gain {name}"], abs=0.1)
+        assert walked.by_factor[column] > 0.4
+    errors = tc.metrics.equivariance_errors(model.encode(batch.x, sample=True))
+    assert errors.mean().item() == pytest.approx(said["equivariance_error"], rel=0.1)
+
+
+def test_every_call_gives_a_model_of_its_own():
+    one, other = tc.pretrained("sprites"), tc.pretrained("sprites")
+    with torch.no_grad():
+        one.mu.zero_()
+    assert other.mu != 0 and tc.pretrained("sprites").mu == other.mu
+
+
+def test_a_name_that_is_not_there_gets_a_sentence():
+    with pytest.raises(tc.BadInput, match=r"no trained model 'digits'; there are sprites$"):
+        tc.pretrained("digits")
+    for wrong in ("", "..", "sprites/"):
+        with pytest.raises(tc.BadInput, match="there are sprites"):
+            tc.pretrained(wrong)
+    with pytest.raises(tc.BadInput, match="can be made is sprites"):
+        make("digits")
+
+
+def test_what_is_made_comes_back_and_is_measured(tmp_path, monkeypatch):
+    """The whole way, in small."""
+    small = ("resolution=8", "hidden=16", "epoch_size=24", "training.epochs=1")
+    monkeypatch.setitem(MADE, "tiny", ("sprites/tvae", small))
+    for module in ("topocaps.trained", "topocaps.trained.__main__"):
+        monkeypatch.setattr(f"{module}.FOLDER", tmp_path / "package")
+    for module in ("topocaps.examine.topographic", "topocaps.recipes.data"):
+        monkeypatch.setattr(f"{module}.SOME", 5)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package").mkdir()
+    make("tiny")
+    made, run = tc.pretrained("tiny"), tc.load(tmp_path / "runs" / "trained-tiny")
+    for name, value in run.state_dict().items():
+        assert torch.equal(made.state_dict()[name], value.half().float()), name
+    text = (tmp_path / "package" / "tiny" / "README.md").read_text()
+    assert "20 sequences of held-out orbits" in text and "| gain x |" in text

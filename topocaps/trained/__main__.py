@@ -1,0 +1,62 @@
+"""Make a model of the package: ``python -m topocaps.trained sprites``.
+
+Trains its recipe into runs/trained-NAME (stop it and run it again as you like), rounds the weights
+to float16, measures them so, and writes them with their card into the package.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from topocaps.errors import BadInput
+from topocaps.examine.examination import EVALUATION_SEED
+from topocaps.examine.topographic import how_to_walk
+from topocaps.hub import About, save_pretrained
+from topocaps.metrics import evaluate
+from topocaps.models import SequenceModel
+from topocaps.recipes import find
+from topocaps.study import Job, data_of, run_jobs
+from topocaps.trained import FOLDER
+
+#: name: recipe, and what is changed of it
+MADE = {"sprites": ("sprites/tvae", ("hidden=200,150", "training.epochs=30"))}
+
+TEXT = """\
+`topocaps.pretrained("{name}")`: the recipe {recipe} with {changes},
+trained on one CPU core in {seconds:.0f} s; weights are rounded to float16. The numbers below are of
+these weights, on {sequences:,} sequences of {split}. Made by
+
+```
+OMP_NUM_THREADS=1 python -m topocaps.trained {name}
+```"""
+
+
+def make(name: str) -> Path:
+    """The folder of a model, trained where it is not yet."""
+    if name not in MADE:
+        raise BadInput(f"what can be made is {', '.join(MADE)}, not {name!r}")
+    recipe, changes = MADE[name]
+    job = Job(find(recipe).change(changes), Path("runs") / f"trained-{name}")
+    (run,) = run_jobs([job], device="cpu", say=print)
+    model = run.model.half().float()
+    assert isinstance(model, SequenceModel)
+    splits = data_of(job.out, run.settings)
+    held_out = splits.held_out.balanced(splits.each, EVALUATION_SEED)
+    found = evaluate(model, held_out, seed=EVALUATION_SEED, **how_to_walk(run.settings))
+    gains = found["traversal"]["by_factor"].items()
+    metrics = {f"gain {factor}": gain for factor, gain in gains if gain is not None}
+    metrics |= {key: found[key] for key in ("traversal_gain", "equivariance_error", "log_px")}
+    text = TEXT.format(
+        name=name, recipe=recipe, changes=" and ".join(changes), split=splits.name,
+        seconds=run.metrics["seconds"], sequences=found["sequences"],
+    )  # fmt: skip
+    about = About(text, f"A small {recipe}", license="mit", metrics=metrics)
+    return save_pretrained(model.half(), FOLDER / name, about, f"topocaps/trained/{name}")
+
+
+if __name__ == "__main__":
+    try:
+        print(make(sys.argv[1] if sys.argv[1:] else ""))
+    except BadInput as error:
+        sys.exit(f"topocaps: {error}")

@@ -1,0 +1,104 @@
+"""What a model expects of a whole sequence, seen from one of its frames alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from topocaps.arithmetic import seeded
+from topocaps.data.sequences import Sequences
+from topocaps.errors import BadInput
+from topocaps.metrics.traversal import roll_to_all, start_of, traversal
+from topocaps.models import SequenceModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Frames beside what is decoded of them, each (batch, time, *frame).
+
+    Closed sequences begin with the frame that is rolled; those that have ends are in their order.
+    """
+
+    x: Tensor  #: the input
+    reconstructed: Tensor  #: each frame from its own t
+    rolled: Tensor  #: each frame from the t of one frame, rolled as far as it is away
+    lags: list[int]  #: how far that is, in frames
+    unseen: Tensor  #: (batch, time) not in the window around that frame, nor shown there
+    axis: Tensor  #: (batch,) that was rolled along
+
+    @property
+    def start(self) -> int:
+        """The frame that was rolled."""
+        return self.lags.index(0)
+
+    def figure(self) -> Figure:
+        """Input, reconstruction and rolled frames of every sequence."""
+        from topocaps.figures import walk  # which stand on this
+
+        return walk(self)
+
+
+@torch.no_grad()
+def traverse(
+    model: SequenceModel,
+    x: Any,
+    *,
+    rate: float | None = None,
+    axis: int | None = None,
+    window: int | None = None,
+    closed: bool | None = None,
+    sample: bool = False,
+    seed: int = 0,
+) -> Walk:
+    """Encode the window around a frame, roll its t by every lag, decode.
+
+    x: (batch, time, *frame), or one sequence (time, *frame); ``Sequences`` too. The frame is the
+    first, where sequences are ``closed`` (as the topography is cyclic, unless given); in the
+    middle, where they have ends; the last of the first window, where only the past is seen.
+
+    ``rate`` is the sites a frame that is rolled: the topography's velocity unless given. Capsules
+    of several axes are rolled along ``axis``, or else along the one that shows best what was seen.
+    ``window`` decides which frames are unseen (the model's own unless given). Latents are the
+    posterior's means or, with ``sample``, drawn from ``seed``.
+    """
+    if not isinstance(model, SequenceModel):
+        raise BadInput(f"a {type(model).__name__} has no capsules that roll")
+    x = _frames(model, x)
+    model.check(x)
+    topography, frames = model.topography, x.shape[1]
+    rate = topography.velocity if rate is None else rate
+    closed = topography.cyclic if closed is None else closed
+    walked = traversal(model, x, None, rate, window, seed, closed)
+    with seeded(seed):
+        t = model.encode(x, sample=sample)
+    axes = walked.axis if axis is None else torch.full_like(walked.axis, axis)
+    start = start_of(topography, window or topography.window, frames, closed)
+    rolled = torch.empty_like(t)
+    for one in axes.unique().tolist():
+        rows = (axes == one).to(t.device)
+        rolled[rows] = roll_to_all(model, t[rows], start, rate, one, closed)
+    unseen = walked.unseen.to(x.device)
+    if closed:  # as it is rolled; time that does not close is shown as it passes
+        x, t, lags = x.roll(-start, 1), t.roll(-start, 1), range(frames)
+    else:
+        rolled, unseen = rolled.roll(start, 1), unseen.roll(start, 1)
+        lags = range(-start, frames - start)
+    return Walk(x, model.decode(t), model.decode(rolled), list(lags), unseen, axes)
+
+
+def _frames(model: SequenceModel, x: Any) -> Tensor:
+    """(batch, time, *frame), where and as the model takes them."""
+    frame_shape = getattr(model.x_given_t, "frame_shape", None)
+    alone = frame_shape is not None and getattr(x, "ndim", None) == 1 + len(frame_shape)
+    sequences = Sequences.of(x[None] if alone else x)
+    frames = next(sequences.batches(len(sequences))).x
+    for parameter in model.parameters():
+        frames = frames.to(parameter)
+        break
+    return frames
