@@ -369,6 +369,16 @@ def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
     assert_same(weights(whole), weights(again))
 
 
+@pytest.mark.parametrize("other", [{}, {"window": 2}])
+def test_a_stack_pools_as_each_of_its_members_does(other, pooling):
+    lattice = tc.Topography(2, (3, 4), window=3)
+    both = [lattice, replace(lattice, **other)]
+    u2 = torch.rand(2, 5, 6, 2, 3, 4)
+    for axis in lattice.axes:
+        each = [topography.pool(one, axis) for topography, one in zip(both, u2, strict=True)]
+        torch.testing.assert_close(TopographyStack(both, 6).pool(u2, axis), torch.stack(each))
+
+
 def test_energies_are_never_summed_in_a_lower_precision():
     u2 = torch.rand(2, 6, 2, 6)
     expected = TOPOGRAPHY.pool(u2)

@@ -411,13 +411,12 @@ class TopographyStack:
         self.axes, self.frames = first.axes, frames
         if len({lattice(t) for t in topographies}) > 1:
             raise BadInput("models of one stack must have the same capsules and sites")
-        self._w = {
-            axis: torch.stack([replace(t, capsules=1).matrix(frames, axis) for t in topographies])
-            for axis in self.axes
-        }
-        for axis, w in self._w.items():
-            # models 1 rows columns; a single model's tensors have no axis for the models
-            self._w[axis] = w[:, None] if len(w) > 1 else w[0]
+        self.topographies, self._w = list(topographies), {}
+        if first.is_small(frames):
+            for axis in self.axes:
+                w = torch.stack([replace(t, capsules=1).matrix(frames, axis) for t in topographies])
+                # models 1 rows columns; a single model's tensors have no axis for the models
+                self._w[axis] = w[:, None] if len(w) > 1 else w[0]
 
     def to(self, like: Tensor) -> TopographyStack:
         """With W where ``like`` is, and of its kind."""
@@ -426,7 +425,13 @@ class TopographyStack:
 
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
         """W applied to u²: (models, batch, time, capsules, *u_shape) to (…, *shape)."""
-        return pool_by(self._w[axis], energy, self.shape)
+        if self._w:
+            return pool_by(self._w[axis], energy, self.shape)
+        first, *others = self.topographies
+        if all(other == first for other in others):
+            return first.pool(energy, axis)
+        each = zip(self.topographies, energy, strict=True)
+        return torch.stack([topography.pool(one, axis) for topography, one in each])
 
 
 def lattice(topography: Topography) -> tuple[object, ...]:
