@@ -174,6 +174,6 @@ def test_what_is_large_or_long_is_cut_and_it_is_said(tmp_path, command):
     assert "windows of 24 frames: --frames 40 takes them whole" in said
     assert "6 sequences of 24 frames, 1 x 32 x 32" in said
     data = json.loads((out / "recipe.json").read_text())["data"]
-    assert (data["frames"], data["stride"], data["at_most"], data["shift"]) == (24, 12, 32, 1)
+    assert (data["frames"], data["stride"], data["at_most"]) == (24, 12, 32) and data["shift"]
     code, printed, _ = command("evaluate", out, "--json")
     assert code == 0 and json.loads(printed)["data"] == str(folder)

@@ -103,7 +103,8 @@ def walk(walked: Walk, labels: Sequence[str] = ()) -> Figure:
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
-    axes[-1].set_xlabel("frame = sites rolled", fontsize=9)
+    how = " = sites rolled" if walked.rate == 1 else f", rolled by {walked.rate:g} sites a frame"
+    axes[-1].set_xlabel(f"frame{how}", fontsize=9)
     return figure
 
 

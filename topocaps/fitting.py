@@ -66,10 +66,10 @@ def recipe_for(
 ) -> Recipe:
     """A recipe for sequences that were read.
 
-    A window over all but a fifth of the frames, which is left to predict. Unless sequences are
-    ``closed`` (the last frame is followed by the first), time and capsules have open ends, and
-    there are twice as many sites as frames: what rolls out over an end is lost. In closed ones
-    there are as many as frames. Few pictures are shown shifted too.
+    A window over all but a tenth of the frames at either end, which are left to predict. Unless
+    sequences are ``closed`` (the last frame is followed by the first), time and capsules have open
+    ends, and there are twice as many sites as frames: what rolls out over an end is lost. In closed
+    ones there are as many as frames. Few pictures are shown shifted too.
     """
     frames, shape = own.sequences.frames, own.sequences.frame_shape
     if frames < FEWEST:
@@ -77,7 +77,7 @@ def recipe_for(
             f"sequences of {frames} frame{'s' * (frames != 1)} are too short to learn motion from: "
             f"{FEWEST} or more are needed"
         )
-    left = max(2, round(frames / 5))
+    left = 2 * max(1, frames // 10)
     window = frames - left if window is None else whole_number("window", window)
     sites = frames if closed else max(frames, min(2 * frames, 2 * LONGEST))
     pictures = len(shape) == 3 and min(shape[1:]) >= 28

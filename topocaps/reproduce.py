@@ -103,7 +103,7 @@ def _show(run: Finished, folder: Path, data: Path | None) -> None:
     """The pictures of a run that stand beside its results."""
     held_out = data_of(run.folder.path, run.settings, data).held_out
     folder.mkdir(parents=True, exist_ok=True)
-    shown = examination_of(run.model).keepsakes(run.model, held_out, run.settings, run.metrics)
+    shown = examination_of(run.model).keepsakes(run.shown_on(held_out))
     for name, figure in shown.items():
         figures.save(figure, folder / f"{name}.png", dpi=80)
 

@@ -12,7 +12,7 @@ from topocaps.arithmetic import seeded
 from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, Interrupted
-from topocaps.examine import examination_of
+from topocaps.examine import Measured, examination_of
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel
 from topocaps.machine import with_doubles
@@ -50,6 +50,9 @@ class Finished:
     @property
     def name(self) -> str:
         return self.settings["name"]
+
+    def shown_on(self, held_out: SequenceSet) -> Measured[Any]:
+        return Measured(self.model, held_out, self.settings, self.metrics)
 
 
 @dataclass(frozen=True)
@@ -256,8 +259,7 @@ def _in_company(metrics: dict[str, Any]) -> str:
 def draw_figures(run: Finished, held_out: SequenceSet) -> None:
     """Everything there is to see of a run, into its folder."""
     make_folder(run.folder.figures)
-    examination = examination_of(run.model)
-    drawn = examination.draw(run.model, held_out, run.settings, run.metrics)
+    drawn = examination_of(run.model).draw(run.shown_on(held_out))
     drawn["history"] = figures.history(run.folder.records())
     for name, figure in drawn.items():
         figures.save(figure, run.folder.figures / f"{name}.png")

@@ -31,6 +31,7 @@ class Walk:
     lags: list[int]  #: how far that is, in frames
     unseen: Tensor  #: (batch, time) not in the window around that frame, nor shown there
     axis: Tensor  #: (batch,) that was rolled along
+    rate: float  #: sites that were rolled a frame
 
     @property
     def start(self) -> int:
@@ -89,7 +90,7 @@ def traverse(
     else:
         rolled, unseen = rolled.roll(start, 1), unseen.roll(start, 1)
         lags = range(-start, frames - start)
-    return Walk(x, model.decode(t), model.decode(rolled), list(lags), unseen, axes)
+    return Walk(x, model.decode(t), model.decode(rolled), list(lags), unseen, axes, rate)
 
 
 def _frames(model: SequenceModel, x: Any) -> Tensor:

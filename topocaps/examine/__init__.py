@@ -3,7 +3,7 @@
 from typing import Any
 
 from topocaps.capsules import PartWhole
-from topocaps.examine.examination import EVALUATION_SEED, Examination
+from topocaps.examine.examination import EVALUATION_SEED, Examination, Measured
 from topocaps.examine.part_whole import PartWholeExamination
 from topocaps.examine.topographic import TopographicExamination
 from topocaps.generative import GenerativeModel
@@ -14,4 +14,4 @@ def examination_of(model: GenerativeModel) -> Examination[Any]:
     return PartWholeExamination() if isinstance(model, PartWhole) else TopographicExamination()
 
 
-__all__ = ["EVALUATION_SEED", "Examination", "examination_of"]
+__all__ = ["EVALUATION_SEED", "Examination", "Measured", "examination_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -18,6 +19,16 @@ from topocaps.report import NONE
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
 
 Model = TypeVar("Model", bound=GenerativeModel)
+
+
+@dataclass(frozen=True)
+class Measured(Generic[Model]):
+    """A run that was measured, and is to be shown."""
+
+    model: Model
+    held_out: SequenceSet
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 class Examination(ABC, Generic[Model]):
@@ -40,28 +51,16 @@ class Examination(ABC, Generic[Model]):
         """Numbers on what was held out, with those of the ``untrained`` model and on ``train``."""
 
     @abstractmethod
-    def draw(
-        self,
-        model: Model,
-        held_out: SequenceSet,
-        settings: dict[str, Any],
-        metrics: dict[str, Any],
-    ) -> dict[str, Figure]:
+    def draw(self, run: Measured[Model]) -> dict[str, Figure]:
         """Everything there is to see, by the names of ``captions``."""
 
     def more(self, model: Model, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
         """Numbers for the pages of results only, which take longer."""
         return {}
 
-    @abstractmethod
-    def keepsakes(
-        self,
-        model: Model,
-        held_out: SequenceSet,
-        settings: dict[str, Any],
-        metrics: dict[str, Any],
-    ) -> dict[str, Figure]:
+    def keepsakes(self, run: Measured[Model]) -> dict[str, Figure]:
         """Pictures that stand beside results."""
+        return self.draw(run)
 
     @abstractmethod
     def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:

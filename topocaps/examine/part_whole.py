@@ -17,7 +17,7 @@ from topocaps.data.mnist import digit_splits
 from topocaps.data.moved import Moves
 from topocaps.data.sequences import SequenceSet
 from topocaps.examine.digits import features, probed
-from topocaps.examine.examination import EVALUATION_SEED, Examination, number
+from topocaps.examine.examination import EVALUATION_SEED, Examination, Measured, number
 from topocaps.examine.optimised import IMAGES, free_form
 from topocaps.metrics.capsules import (
     affine_copies,
@@ -77,14 +77,8 @@ class PartWholeExamination(Examination[PartWhole]):
 
         return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
 
-    def draw(
-        self,
-        model: PartWhole,
-        held_out: SequenceSet,
-        settings: dict[str, Any],
-        metrics: dict[str, Any],
-    ) -> dict[str, Figure]:
-        shown = one_of_each(held_out)
+    def draw(self, run: Measured[PartWhole]) -> dict[str, Figure]:
+        model, shown = run.model, one_of_each(run.held_out)
         with seeded(EVALUATION_SEED):
             return {
                 "templates": part_figures.templates(model),
@@ -113,15 +107,6 @@ class PartWholeExamination(Examination[PartWhole]):
                 "nearest_of_strokes": control.nearest.median().item(),
             },
         }
-
-    def keepsakes(
-        self,
-        model: PartWhole,
-        held_out: SequenceSet,
-        settings: dict[str, Any],
-        metrics: dict[str, Any],
-    ) -> dict[str, Figure]:
-        return self.draw(model, held_out, settings, metrics)
 
     def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         metrics = list(columns.values())

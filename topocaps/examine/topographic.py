@@ -15,7 +15,7 @@ from topocaps.data.mnist import digits
 from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import TransformedImages
 from topocaps.examine.digits import probed
-from topocaps.examine.examination import EVALUATION_SEED, Examination, number
+from topocaps.examine.examination import EVALUATION_SEED, Examination, Measured, number
 from topocaps.learned import LearnedTopography
 from topocaps.metrics import (
     accuracy_by_labels,
@@ -79,14 +79,8 @@ class TopographicExamination(Examination[SequenceModel]):
             "train": on(splits.train, SOME, model),
         }
 
-    def draw(
-        self,
-        model: SequenceModel,
-        held_out: SequenceSet,
-        settings: dict[str, Any],
-        metrics: dict[str, Any],
-    ) -> dict[str, Figure]:
-        drawn = {}
+    def draw(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
+        model, held_out, drawn = run.model, run.held_out, {}
         if isinstance(model.topography, LearnedTopography):
             drawn["learned"] = figures.learned(model.topography)
         else:
@@ -96,9 +90,9 @@ class TopographicExamination(Examination[SequenceModel]):
         else:
             if figures.can_be_drawn(held_out.frame_shape):
                 shown = examples(held_out, 1 if held_out.names else UNNAMED)
-                how = how_to_walk(settings)
+                how = how_to_walk(run.settings)
                 drawn["traversal"] = figures.traversals(model, shown, held_out.names, **how)
-            drawn["by_lag"] = figures.by_lag({settings["name"]: metrics})
+            drawn["by_lag"] = figures.by_lag({run.settings["name"]: run.metrics})
         return drawn
 
     def more(
@@ -118,21 +112,16 @@ class TopographicExamination(Examination[SequenceModel]):
         kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
         return {"generalisation": kept, "probes": probe_digits(model, data)}
 
-    def keepsakes(
-        self,
-        model: SequenceModel,
-        held_out: SequenceSet,
-        settings: dict[str, Any],
-        metrics: dict[str, Any],
-    ) -> dict[str, Figure]:
+    def keepsakes(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
+        model, held_out = run.model, run.held_out
         if is_map(model):
             return {"torus": figures.torus(*strongest(model, held_out))}
-        shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(metrics["capcorr"]))))
-        how = how_to_walk(settings)
+        shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
+        how = how_to_walk(run.settings)
         found = {"traversals": figures.traversals(model, shown, held_out.names, **how)}
         if isinstance(model.topography, LearnedTopography):
             found["learned"] = figures.learned(model.topography)
-        if settings["data"]["kind"] == "Sprites":
+        if run.settings["data"]["kind"] == "Sprites":
             found["filled"] = figures.filled(model, examples(held_out), held_out.names)
         return found
 
