@@ -9,6 +9,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from topocaps import BadInput
+from topocaps.metrics import linear_probe_accuracy
 from topocaps.metrics.neighbours import nearest_neighbour_accuracy, topographic_smoothness
 
 
@@ -143,6 +144,7 @@ def test_what_has_no_sites_is_refused(t):
 
 def test_computing_batch_by_batch_is_the_function_of_all():
     from topocaps.metrics.torchmetrics_adapters import (
+        LinearProbeAccuracy,
         NearestNeighbourAccuracy,
         TopographicSmoothness,
     )
@@ -156,8 +158,12 @@ def test_computing_batch_by_batch_is_the_function_of_all():
         name: getattr(wanted, name) for name in ("observed", "shuffled", "p_value")
     }
     train, test = blobs(100), blobs(50)
-    one, other = NearestNeighbourAccuracy(train), NearestNeighbourAccuracy(train)
-    one.update(test[0][:17], test[1][:17])
-    other.update(test[0][17:], test[1][17:])
-    one.merge_state(other)
-    assert one.compute().item() == pytest.approx(nearest_neighbour_accuracy(train, test))
+    for kind, function in (
+        (NearestNeighbourAccuracy, nearest_neighbour_accuracy),
+        (LinearProbeAccuracy, linear_probe_accuracy),
+    ):
+        one, other = kind(train), kind(train)
+        one.update(test[0][:17], test[1][:17])
+        other.update(test[0][17:], test[1][17:])
+        one.merge_state(other)
+        assert one.compute().item() == pytest.approx(function(train, test))

@@ -56,6 +56,36 @@ def test_tensorboard_reads_every_number_of_every_epoch(tmp_path):
     assert events.Tags()["tensors"] == ["settings/text_summary"]
 
 
+def test_runs_with_folders_write_tensorboards_files_by_themselves(tmp_path):
+    """Each model of a stack its own."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    models = [
+        tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (5,)), hidden=(9,))
+        for _ in range(2)
+    ]
+    outs = [tmp_path / "a", tmp_path / "b"]
+    training = tc.Training(epochs=2, batch=4)
+    x = torch.rand(8, 3, 1, 4, 4)
+    runs = tc.training.fit_together(
+        models, x, training=training, seeds=[0, 1], outs=outs, device="cpu", watcher=Silent()
+    )
+    for run, out in zip(runs, outs, strict=True):
+        events = EventAccumulator(str(out / "events"))
+        events.Reload()
+        found = [(event.step, event.value) for event in events.Scalars("elbo")]
+        wanted = [(record["step"], record["elbo"]) for record in run.history]
+        assert [step for step, _ in found] == [2, 4]
+        assert found == [pytest.approx(pair, rel=1e-6) for pair in wanted]
+
+
+def test_runs_need_no_tensorboard(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    model = tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (5,)), hidden=(9,))
+    tc.fit(model, torch.rand(8, 3, 1, 4, 4), epochs=1, out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "events").exists()
+
+
 @pytest.mark.parametrize("make", [wandb, trackio])
 def test_services_are_told_the_same(make, monkeypatch):
     calls = []

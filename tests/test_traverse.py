@@ -7,6 +7,7 @@ from conftest import every_topography
 import topocaps as tc
 from topocaps import figures
 from topocaps.data import Batch
+from topocaps.metrics.torchmetrics_adapters import TraversalGain
 
 FRAME = (1, 4, 4)
 
@@ -135,3 +136,26 @@ def test_what_does_not_roll_says_so():
     vectors = tc.VAE.mlp((5,), tc.Topography(2, (3,)))
     with pytest.raises(tc.BadInput, match="channels"):
         tc.traverse(vectors, torch.rand(2, 6, 5)).figure()
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_the_gain_of_a_walk_is_that_of_its_frames(likelihood):
+    """Anyone's predictions are judged as ours are, at once and batch by batch."""
+    one = tc.TopographicVAE.mlp(
+        FRAME, tc.Topography(2, (6,), window=3), (8,), mu=-0.5, likelihood=likelihood
+    )
+    x = torch.rand(5, 6, 1, 4, 4)
+    walked, wanted = tc.traverse(one, x, sample=True), tc.metrics.traversal(one, x)
+    found = tc.metrics.prediction(walked.x, walked.rolled, walked.unseen, likelihood=likelihood)
+    torch.testing.assert_close(found.rolled, wanted.rolled)
+    assert found.overall == pytest.approx(wanted.overall, rel=1e-5)
+    metric = TraversalGain(likelihood)
+    for part in (slice(0, 2), slice(2, 5)):
+        metric.update(walked.x[part], walked.rolled[part], walked.unseen[part])
+    assert metric.compute().item() == pytest.approx(found.overall)
+
+
+def test_predictions_of_other_frames_are_refused():
+    x = torch.rand(2, 3, 1, 4, 4)
+    with pytest.raises(tc.BadInput, match=r"unseen is \(batch, time\), not .*\(2, 4\)"):
+        tc.metrics.prediction(x, x, torch.ones(2, 4, dtype=torch.bool))

@@ -1,5 +1,8 @@
 """Training that others can follow: every epoch's numbers to TensorBoard, W&B or trackio.
 
+A run with a folder writes TensorBoard's files there by itself, where that is installed; what is
+here is for runs without one, and for the others.
+
 ::
 
     fit(model, sequences, watcher=track(on_terminal("training"), TensorBoard("runs/mine")))
@@ -8,13 +11,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from topocaps.errors import BadInput
-from topocaps.training.watching import Watcher
+
+if TYPE_CHECKING:
+    from topocaps.training.watching import Watcher
 
 
 class Tracker(Protocol):
@@ -107,6 +113,15 @@ def track(
     watcher is told of the first that goes on.
     """
     return Tracked(watcher, tracker or TensorBoard(), settings or {})
+
+
+def events_in(folder: Path) -> TensorBoard | None:
+    """Files for TensorBoard in a run's folder, where it is installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    tracker = TensorBoard(folder)
+    tracker.start({})
+    return tracker
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:

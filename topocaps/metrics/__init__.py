@@ -38,10 +38,11 @@ from topocaps.metrics.probes import (
     Probe,
     accuracy_by_labels,
     fit_probe,
+    linear_probe_accuracy,
     pooled,
     specialisation,
 )
-from topocaps.metrics.traversal import Traversal, traversal, unseen_lags
+from topocaps.metrics.traversal import Traversal, prediction, traversal, unseen_lags
 
 __all__ = [
     "DCI",
@@ -72,12 +73,14 @@ __all__ = [
     "fit_probe",
     "interpolation_floor",
     "lie_error",
+    "linear_probe_accuracy",
     "mig",
     "nearest_neighbour_accuracy",
     "neighbour_agreement",
     "observed_rolls",
     "per_sequence",
     "pooled",
+    "prediction",
     "sap",
     "specialisation",
     "strongest_images",

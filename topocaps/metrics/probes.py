@@ -34,6 +34,13 @@ class Probe:
         return (self(features).argmax(1) == classes).float().mean().item()
 
 
+def linear_probe_accuracy(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], strength: float = STRENGTH
+) -> float:
+    """Of the best probe on training codes (items, ...) and classes, on those of the test."""
+    return fit_probe(train[0].flatten(1), train[1], strength).accuracy(test[0].flatten(1), test[1])
+
+
 def fit_probe(
     features: Tensor, classes: Tensor, strength: float = STRENGTH, steps: int = 100
 ) -> Probe:

@@ -36,6 +36,9 @@ from topocaps.metrics.disentanglement import (
 from topocaps.metrics.equivariance import check_latents, equivariance_errors
 from topocaps.metrics.lie import Action, Function, lie_error
 from topocaps.metrics.neighbours import nearest_neighbour_accuracy, topographic_smoothness
+from topocaps.metrics.probes import STRENGTH, fit_probe
+from topocaps.metrics.traversal import Traversal, prediction
+from topocaps.networks import Likelihood
 
 try:
     from torchmetrics import Metric
@@ -242,6 +245,47 @@ class NearestNeighbourAccuracy(_Kept):
 
     def compute(self) -> Tensor:
         return self._all()[0].mean()
+
+
+class LinearProbeAccuracy(_Kept):
+    """``linear_probe_accuracy`` of the codes shown, of the best probe on training codes."""
+
+    kept = ("right",)
+    higher_is_better = True
+
+    def __init__(
+        self, train: tuple[Tensor, Tensor], strength: float = STRENGTH, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.probe = fit_probe(train[0].flatten(1), train[1], strength)
+
+    def update(self, codes: Tensor, classes: Tensor) -> None:
+        self._keep((self.probe(codes.flatten(1)).argmax(1) == classes).double())
+
+    def compute(self) -> Tensor:
+        return self._all()[0].mean()
+
+
+class TraversalGain(_Kept):
+    """The gain of predicted frames over a sequence's mean frame, as ``prediction`` has it."""
+
+    kept = tuple(Traversal.__dataclass_fields__)
+    higher_is_better = True
+
+    def __init__(self, likelihood: str = Likelihood.BERNOULLI, **options: Any) -> None:
+        super().__init__(**options)
+        self.likelihood = likelihood
+
+    def update(
+        self, x: Tensor, predicted: Tensor, unseen: Tensor, factors: Tensor | None = None
+    ) -> None:
+        """x, predicted: (batch, time, *frame); unseen: (batch, time)."""
+        found = prediction(x, predicted, unseen, factors, self.likelihood)
+        self._keep(*(getattr(found, name) for name in self.kept))
+
+    def compute(self) -> Tensor:
+        gain = Traversal(*self._all()).overall
+        return _number(math.nan if gain is None else gain)
 
 
 class LieEquivarianceError(_Kept):

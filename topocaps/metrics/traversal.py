@@ -25,7 +25,7 @@ from topocaps.models import SequenceModel
 from topocaps.networks import Likelihood
 from topocaps.topography import Topography
 
-EDGE = 1e-3  # the orbit mean is kept this far from 0 and 1
+EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 
 
 @dataclass(frozen=True)
@@ -166,34 +166,73 @@ def traversal(
     for lag in lags:
         shown = (x[:, lag, None] == x[:, window_frames]).flatten(2).all(2).any(1)
         unseen[:, lag] &= ~shown
-    moving = (
-        torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
-        if factors is None
-        else (factors != factors[:, :1]).any(1)
-    )
-    cost = nats if model.likelihood is Likelihood.BERNOULLI else squared_error
-    mean = x.mean(1, keepdim=True)
-    if model.likelihood is Likelihood.BERNOULLI:
-        mean = mean.clamp(EDGE, 1 - EDGE)
 
     def cost_of_rolling(axis: int) -> Tensor:
         rolled = roll_to_all(model, t, start, rate, axis, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
-        return cost(model.decode(rolled), x)
+        return squared_error(model.decode(rolled), x)
 
     costs = torch.stack([cost_of_rolling(axis or 0) for axis in topography.axes])
     # of several axes, each sequence takes the one that shows best what was seen
     best = costs[:, :, window_frames].mean(2).argmin(0)
     rolled_cost = costs.gather(0, best[None, :, None].expand(1, *x.shape[:2]))[0]
+    return _compared(rolled_cost, x, unseen, factors, model.likelihood, best)
+
+
+def prediction(
+    x: Tensor,
+    predicted: Tensor,
+    unseen: Tensor,
+    factors: Tensor | None = None,
+    likelihood: str = Likelihood.BERNOULLI,
+) -> Traversal:
+    """The same comparison for frames that anything predicted: both (batch, time, *frame).
+
+    ``unseen`` says which of them it had not seen, (batch, time). Costs are nats where frames are
+    probabilities ("bernoulli", kept 0.001 from 0 and 1 as the mean is), else squared errors.
+
+    >>> x = torch.eye(3).repeat(2, 1, 1)
+    >>> prediction(x, x, unseen=torch.ones(2, 3, dtype=torch.bool)).overall > 0.999
+    True
+    """
+    kind = Likelihood(likelihood)
+    if x.ndim < 3 or x.shape != predicted.shape or unseen.shape != x.shape[:2]:
+        raise BadInput(
+            f"predictions are (batch, time, *frame) as frames are, and unseen is (batch, time), "
+            f"not {tuple(predicted.shape)}, {tuple(x.shape)} and {tuple(unseen.shape)}"
+        )
+    alone = torch.zeros(len(x), dtype=torch.int64)
+    return _compared(_cost(predicted, x, kind), x, unseen.bool(), factors, kind, alone)
+
+
+def _compared(
+    cost: Tensor,
+    x: Tensor,
+    unseen: Tensor,
+    factors: Tensor | None,
+    likelihood: Likelihood,
+    axis: Tensor,
+) -> Traversal:
+    """The cost of every frame beside that of the sequence's mean, and of the frame itself."""
+    moving = torch.ones(len(x), 1, dtype=torch.bool)
+    if factors is not None:
+        moving = (factors != factors[:, :1]).any(1)
+    perfect = nats(x, x) if likelihood is Likelihood.BERNOULLI else torch.zeros_like(cost)
     return Traversal(
-        rolled=rolled_cost.cpu(),
-        orbit_mean=cost(mean, x).cpu(),
-        perfect=cost(x, x).cpu(),
+        rolled=cost.cpu(),
+        orbit_mean=_cost(x.mean(1, keepdim=True), x, likelihood).cpu(),
+        perfect=perfect.cpu(),
         unseen=unseen.cpu(),
         moving=moving.cpu(),
-        axis=best.cpu(),
+        axis=axis.cpu(),
     )
+
+
+def _cost(predicted: Tensor, x: Tensor, likelihood: Likelihood) -> Tensor:
+    if likelihood is Likelihood.BERNOULLI:
+        return nats(predicted.clamp(EDGE, 1 - EDGE), x)
+    return squared_error(predicted, x)
 
 
 def nats(p: Tensor, x: Tensor) -> Tensor:

@@ -49,6 +49,11 @@ class RunFolder:
         return self.path / "failure.json"
 
     @property
+    def events(self) -> Path:
+        """For TensorBoard."""
+        return self.path / "events"
+
+    @property
     def figures(self) -> Path:
         return self.path / "figures"
 

@@ -20,6 +20,7 @@ from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel, check_values
 from topocaps.machine import free_memory
+from topocaps.tracking import events_in, numbers
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
@@ -208,14 +209,19 @@ def _train_group(
     watcher: Watcher,
 ) -> list[Run]:
     def on_epoch(progress: list[Progress]) -> None:
-        for member, one in zip(group, progress, strict=True):
+        for member, one, events in zip(group, progress, trackers, strict=True):
             member.write_history(one)
+            if events is not None and one.history and one.history[-1]["step"] == one.step:
+                events.log(one.step, numbers(one.history[-1]))
 
     def on_failure(place: int, one: Progress) -> None:
         folder = group[place].folder
         if folder is not None:
             write_json(folder.failure, {"failure": one.failed, "epochs": len(one.history)})
 
+    trackers = [
+        None if member.folder is None else events_in(member.folder.events) for member in group
+    ]
     homes = [next(member.model.parameters()).device for member in group]
     before = [
         {name: value.detach().clone() for name, value in member.model.state_dict().items()}
@@ -244,8 +250,10 @@ def _train_group(
                     "there is not enough memory for one model: take a smaller batch"
                 ) from None
         finally:
-            for member, home in zip(group, homes, strict=True):
+            for member, home, events in zip(group, homes, trackers, strict=True):
                 member.model.to(home)
+                if events is not None:
+                    events.finish()
     if progress is None:
         # another program has taken what was free: go on in halves, from the last states
         for member, values in zip(group, before, strict=True):
