@@ -9,7 +9,14 @@ import torch
 from conftest import EXTENSIONS, every, every_topography
 
 import topocaps as tc
-from topocaps.metrics import axis_moved, axis_shares, filled_costs, traversal, unseen_lags
+from topocaps.metrics import (
+    axis_moved,
+    axis_shares,
+    filled_costs,
+    own_axes,
+    traversal,
+    unseen_lags,
+)
 
 FRAME = (1, 4, 4)
 
@@ -199,7 +206,11 @@ def test_the_axis_along_which_capsules_moved_is_found():
     factors = torch.zeros(27, 4, 3, dtype=torch.long)
     for column in range(3):
         factors[9 * column : 9 * column + 9, :, column] = torch.arange(4)
-    assert axis_shares(moved, factors) == {0: [1.0, 0.0], 1: [0.0, 1.0], 2: [0.0, 0.0]}
+    shares = axis_shares(moved, factors)
+    assert shares == {0: [1.0, 0.0], 1: [0.0, 1.0], 2: [0.0, 0.0]}
+    assert own_axes(shares) == {0: 1.0, 1: 1.0, 2: 0.0}  # a third factor has no axis left
+    assert own_axes({"x": [0.6, 0.4], "y": [0.9, 0.0]}) == {"x": 0.4, "y": 0.9}  # not both the same
+    assert own_axes({"x": [0.1, 0.2, 0.7]}) == {"x": 0.7}
 
 
 def test_metrics_of_every_kind_of_topography_are_plain_numbers():
@@ -219,5 +230,5 @@ def test_metrics_of_every_kind_of_topography_are_plain_numbers():
         several = len(topography.shape) > 1
         assert found["traversal_gain"] < 1 and found["equivariance_error"] > 0
         assert set(found["missing"]) == (set() if several else {"0.1", "0.3", "0.5"})
-        assert ("axes" in found) == several
+        assert ("axes" in found) == ("own_axis" in found) == several
         assert (found["capcorr"] == {}) == (several or not topography.cyclic)

@@ -1,6 +1,6 @@
 """Numbers that say how far a model's capsules move when the world moves."""
 
-from topocaps.metrics.axes import axis_moved, axis_shares
+from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.disentanglement import (
     DCI,
@@ -78,6 +78,7 @@ __all__ = [
     "nearest_neighbour_accuracy",
     "neighbour_agreement",
     "observed_rolls",
+    "own_axes",
     "per_sequence",
     "pooled",
     "prediction",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
@@ -9,6 +13,8 @@ from topocaps.metrics.equivariance import SITE_AXIS, check_latents
 from topocaps.topography import roll
 
 STILL = -1
+
+Factor = TypeVar("Factor")
 
 
 def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
@@ -41,3 +47,24 @@ def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:
         column: [(moved[moves[:, column]] == axis).float().mean().item() for axis in axes]
         for column in moves.any(0).nonzero().flatten().tolist()
     }
+
+
+def own_axes(shares: Mapping[Factor, Sequence[float]]) -> dict[Factor, float]:
+    """{factor: share of its sequences that moved along its own axis}.
+
+    Which axis is whose is learned: of all ways to give each factor another one, the best. Where
+    there are more factors than axes, those that are left have none.
+
+    >>> own_axes({"x": [0.1, 0.9], "y": [0.8, 0.0]})
+    {'x': 0.9, 'y': 0.8}
+    """
+    factors = list(shares)
+    axes: list[int | None] = list(range(len(shares[factors[0]]))) if factors else []
+    axes += [None] * (len(factors) - len(axes))
+
+    def found(own: Sequence[int | None]) -> list[float]:
+        taken = zip(factors, own, strict=False)
+        return [0.0 if axis is None else shares[factor][axis] for factor, axis in taken]
+
+    best = max((found(own) for own in permutations(axes)), key=sum)
+    return dict(zip(factors, best, strict=False))

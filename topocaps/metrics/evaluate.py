@@ -17,7 +17,7 @@ from topocaps.evidence import (
     log_weights,
     paper_estimate,
 )
-from topocaps.metrics.axes import axis_moved, axis_shares
+from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capcorr import CapCorr, observed_rolls
 from topocaps.metrics.equivariance import (
     SITE_AXIS,
@@ -106,7 +106,7 @@ def evaluate(
             "lags": _lags(model, sequences.frames, window, closed),
         },
         **_of_some(model, sequences, seed),
-        **({"axes": _by_axis(found.axes, names)} if found.axes else {}),
+        **(_by_axis(found.axes, names) if found.axes else {}),
         "intervals": {**intervals, "traversal_gain": walked.interval()},
         "sequences": len(sequences),
     }
@@ -207,11 +207,12 @@ def _of_some(model: SequenceModel, sequences: SequenceSet, seed: int) -> dict[st
     return found
 
 
-def _by_axis(
-    found: list[tuple[Tensor, Tensor]], names: dict[int, str]
-) -> dict[str, dict[str, float]]:
+def _by_axis(found: list[tuple[Tensor, Tensor]], names: dict[int, str]) -> dict[str, Any]:
     moved, factors = (torch.cat(part) for part in zip(*found, strict=True))
+    shares = {names[c]: of for c, of in axis_shares(moved, factors).items()}
     return {
-        names[c]: {str(axis): share for axis, share in enumerate(shares)}
-        for c, shares in axis_shares(moved, factors).items()
+        "axes": {
+            name: {str(axis): share for axis, share in enumerate(of)} for name, of in shares.items()
+        },
+        "own_axis": own_axes(shares),
     }

@@ -61,11 +61,7 @@ _WALKED = (
     _GAIN,
     _ERROR,
 )
-_AXES = tuple(
-    Number(f"{f} along axis {axis}", ("axes", f, str(axis)), 2)
-    for f in ("x", "y")
-    for axis in (0, 1)
-)
+_AXES = tuple(Number(f"{f} along its own axis", ("own_axis", f), 2) for f in ("x", "y"))
 _MISSING = tuple(
     Number(f"{share} missing: {way}", ("missing", key, way), 0)
     for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
@@ -186,7 +182,9 @@ TABLES = {
         "Several axes (Eq. 21): x and y on capsules of two axes",
         extensions.AXES,
         (*_WALKED, *_AXES),
-        note="The share of sequences that moved along each axis; the rest stood still.",
+        note="*along its own axis*: of the sequences in which x, or y, moves, the share whose "
+        "latents move along its axis and not along the other's; which is whose, each model has learned by "
+        "itself. Before training, nothing moves along either.",
     ),
     "learned": Table(
         "Learned W and velocities (section 7)", extensions.LEARNED, _WALKED, picture="learned"
