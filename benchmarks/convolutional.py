@@ -1,7 +1,8 @@
 """Convolutional networks beside multilayer perceptrons on frames of 64 x 64: held-out gain, bound.
 
-On many sprites, and on few clips of a disc that moves straight. One thread of a CPU; the perceptrons, of the small recipes' widths, are trained for as many steps,
-and for as many seconds.
+On many sprites, and on few clips of a disc that moves straight. One thread of a CPU; perceptrons of
+the small recipes' widths are trained for as many steps, and for as many seconds: about a quarter of
+an hour in all.
 
 python benchmarks/convolutional.py > benchmarks/results/convolutional-cpu.json
 """

@@ -183,8 +183,8 @@ TABLES = {
         extensions.AXES,
         (*_WALKED, *_AXES),
         note="*along its own axis*: of the sequences in which x, or y, moves, the share whose "
-        "latents move along its axis and not along the other's; which is whose, each model has learned by "
-        "itself. Before training, nothing moves along either.",
+        "latents move along its axis and not along the other's; which is whose, each model has "
+        "learned by itself. Before training, nothing moves along either.",
     ),
     "learned": Table(
         "Learned W and velocities (section 7)", extensions.LEARNED, _WALKED, picture="learned"
