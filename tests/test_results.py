@@ -111,7 +111,7 @@ def test_figures_are_drawn_from_numbers(tmp_path):
     page = results.write_page().read_text()
     assert (tmp_path / "figure5.png").exists() and (tmp_path / "sprites-by-lag.png").exists()
     assert "![figure5](figure5.png)" in page and "![table5](sprites-by-lag.png)" in page
-    assert "4 runs of 100 epochs, 0.01 hours of training in all, on a machine" in page
+    assert "runs: 4, epochs of each: 100, 0.6 minutes of training in all, on a machine" in page
     assert results.of(find("sprites/submission/tvae-1_6"))[0]["traversal_gain"] == 0.123457
 
 

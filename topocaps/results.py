@@ -167,16 +167,17 @@ def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(place, statistics.mean(values)) for place, values in sorted(places.items())]
 
 
+_COUNTED = ("epochs", "sequences")
 _HEAD = """# Results
 
 Written by `topocaps reproduce`; every number is the mean over seeds ± their standard deviation,
 from `<recipe>/seed-<n>.json` in this folder. *paper* is what the paper reports, *untrained* the
-same network before its first step: what a number owes to the structure that is built in. E_eq and
-log p(x) are of all 10,000 test images for MNIST, and of 500 held-out orbits of each factor for
-sprites; where these are *rendered*, they are a re-rendering in dSprites' geometry, not dSprites.
-CapCorr takes the most favourable start where a factor loops. *gain* is traversal_gain: 1 is
-perfect, 0 the sequence's own mean frame, below 0 worse than not moving; frames inside the window do
-not count, so a window over the whole sequence has none."""
+same network before its first step: what a number owes to the structure that is built in. Numbers
+are of MNIST's test images, and of held-out orbits of sprites; where these are *rendered*, they are
+a re-rendering in dSprites' geometry, not dSprites. CapCorr takes the most favourable
+start where a factor loops. *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame,
+below 0 worse than not moving; frames inside the window do not count, so a window over the whole
+sequence has none."""
 
 
 def _section(
@@ -202,10 +203,11 @@ def _section(
     hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
     sources = ", ".join(sorted({one.get("data", "") for one in everything} - {""}))
     devices = ", ".join(sorted({one["device"] for one in everything}))
-    epochs = sorted({one["epochs"] for one in everything})
+    epochs, measured = (_range({one.get(name) for one in everything}) for name in _COUNTED)
+    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     made = (
-        f"`topocaps reproduce {name}`: {len(everything)} runs of {_range(epochs)} epochs, "
-        f"{hours:.2f} hours of training in all, on {devices}. Data: {sources}."
+        f"`topocaps reproduce {name}`: runs: {len(everything)}, epochs of each: {epochs}, {took} "
+        f"of training in all, on {devices}. Data: {sources}; sequences measured on: {measured}."
     )
     about = [table.note, ""] if table.note else []
     return "\n".join([f"## {table.title}", "", *about, made, "", *text])
@@ -253,8 +255,11 @@ def _count(found: Sequence[dict[str, Any]]) -> str:
     return "" if len(found) == 3 else f" ({len(found)} seed{'s' * (len(found) != 1)})"
 
 
-def _range(epochs: Sequence[int]) -> str:
-    return str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+def _range(found: set[int | None]) -> str:
+    known = sorted(count for count in found if count is not None)
+    if not known:
+        return NONE
+    return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
 
 
 def _few_digits(value: Any) -> Any:
