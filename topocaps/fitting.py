@@ -18,7 +18,7 @@ from topocaps.training import Adam, Training
 FEWEST = 4  # frames: a window, and some outside it to predict
 CAPSULES = 12
 BATCH, STEPS = 16, 500  # of an epoch
-EPOCHS = 12
+EPOCHS = 18
 SIDE = 32  # pixels: the shorter side of larger pictures, unless a size is asked for
 LONGEST, CUT = 32, 24  # frames: longer clips are cut, unless a number is asked for
 FEW = 5000  # sequences of pictures: no more than that are shown in other places too
@@ -97,7 +97,7 @@ def recipe_for(
         centred=True,
         closed=closed,
         training=Training(
-            optimiser=Adam(lr=4e-3, betas=(0.9, 0.95), warmup=100),
+            optimiser=Adam(lr=3e-3, betas=(0.9, 0.95), warmup=100),
             batch=BATCH,
             epochs=epochs,
             epoch_size=BATCH * STEPS,
