@@ -55,6 +55,7 @@ def trained(tmp_path_factory):
 def test_train_makes_a_whole_run_folder(trained):
     names = {path.name for path in trained.iterdir()}
     assert names == {
+        "events",
         "figures",
         "metrics.json",
         "metrics.jsonl",

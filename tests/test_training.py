@@ -189,6 +189,7 @@ def test_other_data_are_not_mixed_into_a_run(tmp_path):
 def test_a_run_folder_is_complete_and_loads(tmp_path):
     run = tc.fit(model(), frames(), training=ADAM, out=tmp_path / "run", watcher=Silent())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "events",
         "metrics.jsonl",
         "recipe.json",
         "state",
