@@ -8,7 +8,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite is about the CPU, wherever 
 import pytest
 import torch
 
-from topocaps import Topography
+from topocaps import Topography, cli
 
 #: (topography, frames): windows and reaches odd and even, S = D and S != D, one axis and two.
 TOPOGRAPHIES = {
@@ -67,6 +67,20 @@ def pooling(request, monkeypatch):
     """Both ways to apply W, whatever the size."""
     limit = math.inf if request.param == "product" else 0
     monkeypatch.setattr("topocaps.topography.SMALL", limit)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``topocaps`` with these words; (exit code, stdout, stderr)."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        return left.value.code, printed.out, printed.err
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -24,20 +24,6 @@ def _small_evaluation(monkeypatch):
     measure_few(monkeypatch)
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Run ``topocaps`` with these words; (exit code, stdout, stderr)."""
-
-    def run(*words):
-        monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        return left.value.code, printed.out, printed.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """One finished run for the commands that need one."""

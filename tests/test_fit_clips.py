@@ -8,23 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from topocaps import cli
-
 FRAMES, SIDE = 8, 40
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Run ``topocaps`` with these words; (exit code, stdout, stderr)."""
-
-    def run(*words):
-        monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        return left.value.code, printed.out, printed.err
-
-    return run
 
 
 def hand(turn, side=SIDE):
