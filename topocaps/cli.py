@@ -94,7 +94,7 @@ def train(
     base = out or Path("runs") / recipe.replace("/", "-")
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
     jobs = [study.Job(chosen, folder, seed + n) for n, folder in enumerate(folders)]
-    finished = study.run_jobs(jobs, data, device, _say)
+    finished = list(study.run_jobs(jobs, data, device, _say))
     for run in finished:
         _print_table(study.compare([run]))
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
@@ -263,10 +263,11 @@ def bench(as_json: AsJson = False) -> None:
     rows = []
     for row in module.rows():
         rows.append(row)
-        if not as_json:
-            _say(f"{row['name']}: {row['ratio']} times as fast")
+        _say(f"{row['name']}: {row['ratio']} times as fast")
+        if as_json:  # as they are measured: a run that is cut off leaves what it has
+            print("[" if len(rows) == 1 else ",", json.dumps(row, indent=2), flush=True)
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print("]")
         return
     shown = [
         [r["name"], f"{r['ours_s'] * 1e3:.3f}", f"{r['reference_s'] * 1e3:.3f}",

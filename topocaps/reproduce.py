@@ -53,7 +53,7 @@ def reproduce(
         say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
         if epochs is not None and jobs:
             say(f"short: {epochs} of the papers' epochs, measured on {SOME} sequences of each kind")
-        for run in run_jobs(jobs, data, device, say):
+        for run in run_jobs(jobs, data, device, say, reports=False):
             recipe = next(r for r in recipes if r.name == run.name)
             metrics = run.metrics | _more(run, data, device)
             bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}

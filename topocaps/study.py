@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,23 +78,23 @@ def run_jobs(
     device: str = "auto",
     say: Say = lambda line: None,
     watch: Callable[[str], Watcher] = on_terminal,
-) -> list[Finished]:
+    *,
+    reports: bool = True,
+) -> Iterator[Finished]:
     """Train, evaluate and report; jobs on the same data, for as many steps, run together.
 
-    What is done already is kept. A model that is no longer finite is said to be so and left out.
+    Each is given as soon as it is evaluated. What is done already is kept. A model that is no
+    longer finite is said to be so and left out. Without ``reports`` nothing is drawn.
     """
     first = {job.before.out: job.before for job in jobs if job.before is not None}
     if first:
-        run_jobs(list(first.values()), data, device, say, watch)
+        list(run_jobs(list(first.values()), data, device, say, watch, reports=reports))
     together: dict[object, list[Job]] = {}
     for job in jobs:
         training = job.recipe.training
         together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
-    found = {}
     for group in together.values():
-        for job, finished in zip(group, _run_group(group, data, device, say, watch), strict=True):
-            found[id(job)] = finished
-    return [run for job in jobs if (run := found[id(job)]) is not None]
+        yield from _run_group(group, data, device, say, watch, reports)
 
 
 def _run_group(
@@ -103,14 +103,18 @@ def _run_group(
     device: str,
     say: Say,
     watch: Callable[[str], Watcher],
-) -> list[Finished | None]:
+    reports: bool,
+) -> Iterator[Finished]:
     recipes = [job.recipe for job in jobs]
     splits = recipes[0].data.load(data)
     frame_shape = splits.train.frame_shape
     for recipe in recipes:
         recipe.check(splits.train)
     folders = [RunFolder(job.out) for job in jobs]
-    done = [folder.weights.exists() and folder.report.exists() for folder in folders]
+    done = [
+        folder.weights.exists() and (folder.report if reports else folder.metrics).exists()
+        for folder in folders
+    ]
     names = {recipe.name for recipe in recipes}
     label = names.pop() if len(names) == 1 else f"{len(jobs)} models"
     try:
@@ -128,22 +132,19 @@ def _run_group(
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}; the same command goes on from there") from None
-    finished: list[Finished | None] = []
     for job, run, folder, was_done in zip(jobs, runs, folders, done, strict=True):
         named = f"{job.recipe.name}, seed {job.seed}"
         if run.failure is not None:
             say(f"{named}: {run.failure} ({folder.failure})")
-            finished.append(None)
         elif was_done:
             say(f"{named}: trained already in {folder.path} (remove it to train again)")
-            finished.append(Finished.open(folder.path))
+            yield Finished.open(folder.path)
         else:
             best = "" if run.best_epoch is None else (
                 f" for {len(run.history)} epochs, of which {run.best_epoch} was best"
             )  # fmt: skip
             say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
-            finished.append(evaluate_run(folder.path, device, splits=splits))
-    return finished
+            yield evaluate_run(folder.path, device, splits=splits, report=reports)
 
 
 def _validation(splits: Splits) -> SequenceSet:
@@ -162,8 +163,9 @@ def evaluate_run(
     device: str = "auto",
     data: Path | None = None,
     splits: Splits | None = None,
+    report: bool = True,
 ) -> Finished:
-    """Measure a trained run from its folder; write its metrics, figures and report."""
+    """Measure a trained run from its folder; write its metrics and, asked for, its report."""
     folder = RunFolder(path)
     settings, model = folder.settings(), load(path)
     splits = splits or data_of(path, settings, data)
@@ -191,8 +193,9 @@ def evaluate_run(
         },
     )
     finished = Finished(folder, settings, model.cpu(), read_json(folder.metrics))
-    draw_figures(finished, splits.held_out)
-    write_atomically(folder.report, page(settings["name"], [section(finished)]))
+    if report:
+        draw_figures(finished, splits.held_out)
+        write_atomically(folder.report, page(settings["name"], [section(finished)]))
     return finished
 
 

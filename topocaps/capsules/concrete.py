@@ -18,7 +18,8 @@ _SMALL = 0.02
 
 def draw(logits: Tensor, normal: Tensor, temperature: float) -> Tensor:
     r""":math:`\ell` from standard normal numbers, made logistic by their distribution function."""
-    logistic = torch.special.log_ndtr(normal) - torch.special.log_ndtr(-normal)
+    below, above = (torch.erfc(sign * normal / math.sqrt(2)) for sign in (-1, 1))
+    logistic = below.log() - above.log()
     return (logits + logistic) / temperature
 
 

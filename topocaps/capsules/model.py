@@ -80,6 +80,7 @@ class PartWhole(GenerativeModel):
         "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
+    maps = True
     rotations: Tensor
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from topocaps.models import VAE
 from topocaps.networks import Norm
 from topocaps.recipes.data import Mnist, StillMnist
 from topocaps.recipes.papers import CAMERA_READY, HELD, SUBMISSION, TRAINING, Columns
@@ -109,12 +110,15 @@ _FAST = Training(
     optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=40, precision=Precision.BF16
 )
 
+#: In bf16 a VAE, whose z nothing holds together, went to NaN in its second epoch on every seed.
+_CAREFUL = replace(_FAST, optimiser=replace(_FAST.optimiser, warmup=200), clip=100.0)
+
 FAST = tuple(
     replace(
         recipe,
         name=recipe.name.replace(CAMERA_READY, "fast"),
         about=f"{recipe.about}, trained fast",
-        training=replace(_FAST, clip=recipe.training.clip),
+        training=_CAREFUL if recipe.model is VAE else replace(_FAST, clip=recipe.training.clip),
         centred=True,
         claims={},
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.generative import GenerativeModel
@@ -19,21 +20,46 @@ from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
 
-def bound(
-    model: GenerativeModel, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
-) -> Tensor:
-    """The model's terms and, last, what is raised, averaged over frames: (members, terms + 1).
+class Means(nn.Module):
+    """Over frames, of a model's terms and, last, of what is raised: (…, terms + 1).
 
-    ``uniform`` numbers choose the sequences, ``noise`` the latents.
+    ``noise`` are the standard normal numbers that the model asks for.
     """
-    drawn = iter(noise)
+
+    def __init__(self, model: GenerativeModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, *noise: Tensor) -> Tensor:
+        drawn = iter(noise)
+        evidence = self.model.evidence(x, lambda like: next(drawn))
+        names = (*self.model.terms, "objective")
+        return torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
+
+    def mapped(self, x: Tensor, *noise: Tensor) -> Tensor:
+        """The same for models in front, of which layers do not know: each is lent its own."""
+        together = {
+            name: value
+            for of in (self.named_parameters, self.named_buffers)
+            for name, value in of(remove_duplicate=False)
+        }
+
+        def alone(own: dict[str, Tensor], *given: Tensor) -> Tensor:
+            found: Tensor = torch.func.functional_call(self, own, given)
+            return found
+
+        with sdpa_kernel(SDPBackend.MATH):  # the ways back of the others cannot be mapped
+            found: Tensor = torch.func.vmap(alone)(together, x, *noise)
+        return found
+
+
+def bound(means: Means, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]) -> Tensor:
+    """The terms of sequences that ``uniform`` numbers choose: (members, terms + 1)."""
     x = sequences.show(sequences.choose(uniform)).x
-    evidence = model.evidence(x, lambda like: next(drawn))
-    means = [
-        getattr(evidence, name).flatten(-2).mean(-1).reshape(-1)
-        for name in (*model.terms, "objective")
-    ]
-    return torch.stack(means, 1)
+    if means.model.maps and uniform.ndim > 2:
+        return means.mapped(x, *noise)
+    found: Tensor = means(x, *noise)
+    return found.reshape(-1, found.shape[-1])
 
 
 class Descent(ABC):
@@ -96,10 +122,10 @@ class Plain(Descent):
             groups.setdefault(stack.model.rate_of(name), []).append(parameter)
         self.optimiser = training.optimiser.build(groups.values())
         self.relative_rates = list(groups)
-        self.model, self._bound, self._rate = stack.model, bound, 0.0
+        self.means, self._bound, self._rate = Means(stack.model), bound, 0.0
 
     def compile(self) -> None:
-        self.model = readable(self.stack)
+        self.means = Means(readable(self.stack))
         self._bound = compiled(bound)
 
     def step(
@@ -107,7 +133,7 @@ class Plain(Descent):
     ) -> tuple[Tensor, Tensor | None]:
         precision, device = self.training.precision, uniform.device
         with precision.products(device):
-            terms = self._bound(self.model, sequences, uniform, noise)
+            terms = self._bound(self.means, sequences, uniform, noise)
         self.optimiser.zero_grad()
         with precision.products(device, cast=False):  # the way back is of the same kinds
             (-terms[:, -1]).sum().backward()

@@ -55,6 +55,7 @@ class Engine:
         drawn = with_doubles(self.device)
         sequences.choose(torch.zeros(1, sequences.numbers, device=drawn))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        mapping = self.device.type == "cuda"  # which one model does not fill; a CPU it does
         self.parts = [
             _Part(
                 Stack([models[n] for n in places], sequences.frames),
@@ -63,7 +64,7 @@ class Engine:
                 [trainings[n] for n in places],
                 self.device,
             )
-            for places in by_architecture(models, [one.shared for one in trainings])
+            for places in by_architecture(models, [one.shared for one in trainings], mapping)
         ]
         self._streams = [
             torch.cuda.Stream() for _ in self.parts if self.device.type == "cuda" and self.parts[1:]

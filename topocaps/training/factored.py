@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.models import SequenceModel
 from topocaps.networks import Linear, Norm
 from topocaps.training.descent import (
     Descent,
+    Means,
     bound,
     compiled,
     readable,
@@ -43,8 +43,8 @@ class Factored(Descent):
     ) -> None:
         super().__init__(stack, training, clips)
         self.rule = training.optimiser
-        self.model = readable(stack)
-        self.layers = factor(self.model, len(stack))
+        self.means = Means(readable(stack))
+        self.layers = factor(self.means.model, len(stack))
         for layer in self.layers:
             layer.keep(self.rule.MOMENTS)
         self._moments = {name: m for layer in self.layers for name, m in layer.moments().items()}
@@ -101,7 +101,7 @@ class Factored(Descent):
         for layer in self.layers:
             layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):
-            terms, inputs = self._bound(self.model, self.layers, sequences, uniform, noise)
+            terms, inputs = self._bound(self.means, self.layers, sequences, uniform, noise)
             loss = -terms[:, -1].sum()
             wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
             down = torch.autograd.grad(loss, wanted)
@@ -209,14 +209,14 @@ class Factored(Descent):
 
 
 def _factored_bound(
-    model: SequenceModel,
+    means: Means,
     layers: Sequence[FactoredLinear],
     sequences: SequenceSet,
     uniform: Tensor,
     noise: Sequence[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
     """The terms, and what came into each layer."""
-    terms = bound(model, sequences, uniform, noise)
+    terms = bound(means, sequences, uniform, noise)
     return terms, [layer.came.detach() for layer in layers]
 
 

@@ -32,13 +32,14 @@ class Stack:
         if len(by_architecture(members)) > 1:
             raise BadInput("models of one stack must have the same networks")
         self.model = copy.deepcopy(self.members[0])
-        topographies: list[Any] = [m.topography for m in self.members]
-        parameter = next(self.model.parameters())
-        self.model.topography = TopographyStack(topographies, frames).to(parameter)  # type: ignore[assignment]
+        if isinstance(self.model, SequenceModel):
+            topographies: list[Any] = [m.topography for m in self.members]
+            parameter = next(self.model.parameters())
+            self.model.topography = TopographyStack(topographies, frames).to(parameter)  # type: ignore[assignment]
         for name, _ in self.members[0].named_parameters():
             together = torch.stack([m.get_parameter(name).detach() for m in self.members])
             _set(self.model, name, nn.Parameter(together))
-        for name, _ in self.members[0].named_buffers():
+        for name, _ in self.members[0].named_buffers(remove_duplicate=False):
             _set(self.model, name, torch.stack([m.get_buffer(name) for m in self.members]))
 
     def __len__(self) -> int:
@@ -65,16 +66,21 @@ class Stack:
 
 
 def by_architecture(
-    models: Sequence[GenerativeModel], trainings: Sequence[Hashable] | None = None
+    models: Sequence[GenerativeModel],
+    trainings: Sequence[Hashable] | None = None,
+    mapping: bool = True,
 ) -> list[list[int]]:
-    """The places of models that can be one stack: the same networks, capsules, sites, training."""
+    """The places of models that can be one stack: the same networks, capsules, sites, training.
+
+    Without ``mapping``, models whose layers know no axis for the models are by themselves.
+    """
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
         shapes = tuple((name, p.shape) for name, p in model.named_parameters())
         sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
         training = None if trainings is None else trainings[place]
-        alone = None if _is_stackable(model) else place
+        alone = None if _is_stackable(model) or (mapping and model.maps) else place
         groups.setdefault((kind, shapes, sites, training, alone), []).append(place)
     return list(groups.values())
 
