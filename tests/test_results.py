@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import topocaps as tc
+from topocaps import study
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, Learned
 from topocaps.recipes.tables import TABLES
-from topocaps.reproduce import names, recipes_of
+from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
 
@@ -64,6 +65,41 @@ def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path
         page, said = reproduce(tmp_path, seeds=1)
         assert any("is not finite" in line for line in said) and second.name in page
     assert Results(tmp_path / "results").of(first) == []
+
+
+def test_tables_that_are_named_together_are_trained_together(small, tmp_path, monkeypatch):
+    more = TABLES["table2"].recipes[:1], tuple(r.change(TINY) for r in TABLES["table5"].recipes[:1])
+    monkeypatch.setitem(TABLES, "table5", replace(TABLES["table5"], recipes=sum(more, ())))
+    said = []
+    where = tmp_path / "results", tmp_path / "runs"
+    run_tables(["table2", "table5"], *where, epochs=1, seeds=1, say=said.append, device="cpu")
+    assert [line for line in said if "to run" in line] == [
+        "table2: 0 results are there, 2 to run", "table5: 0 results are there, 2 to run",
+    ]  # fmt: skip
+    found = [Results(where[0]).of(r) for name in ("table2", "table5") for r in recipes_of(name)]
+    assert [one["together"] for (one,) in found] == [3, 3, 3, 3]  # one of them is in both tables
+
+
+def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatch):
+    measure, stopped = study.evaluate_run, RuntimeError("the machine is gone")
+
+    def once(path, *given, **more):
+        if small.recipes[0].name not in str(path):
+            raise stopped
+        return measure(path, *given, **more)
+
+    monkeypatch.setattr(study, "evaluate_run", once)
+    with pytest.raises(RuntimeError, match="the machine is gone"):
+        reproduce(tmp_path, seeds=1)
+    assert [len(Results(tmp_path / "results").of(recipe)) for recipe in small.recipes] == [1, 0]
+
+
+def test_names_go_together_and_groups_go_one_by_one():
+    assert named(["table4", "table3"]) == [["table4", "table3"]]
+    assert named(["all"]) == [[name] for name in names()]
+    assert named(["extensions", "probes"])[:2] == [["probes"], ["speed"]]
+    with pytest.raises(tc.BadInput, match="there is no 'table9' to reproduce; there are table1"):
+        named(["table1", "table9"])
 
 
 def test_results_of_other_epochs_are_not_mixed(small, tmp_path):

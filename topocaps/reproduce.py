@@ -32,14 +32,14 @@ def reproduce(
 ) -> Path:
     """Run what is missing of the papers' tables, keep every result, write the page of all.
 
-    Run folders are in ``runs``, small results in ``out``. What is there is not run again.
+    Run folders are in ``runs``, small results in ``out``. What is there is not run again. Models
+    of all tables that can be trained together are.
     """
     results = Results(out)
-    for name in tables:
-        recipes = recipes_of(name)
-        if epochs is not None:
-            recipes = tuple(recipe.shortened(epochs) for recipe in recipes)
-        jobs = [
+    wanted = {name: [_as_long(recipe, epochs) for recipe in recipes_of(name)] for name in tables}
+    jobs: dict[Path, Job] = {}
+    for name, recipes in wanted.items():
+        missing = [
             Job(
                 recipe,
                 runs / recipe.name / f"seed-{seed}",
@@ -50,20 +50,28 @@ def reproduce(
             for seed in range(seeds)
             if not results.has(recipe, seed)
         ]
-        say(f"{name}: {len(recipes) * seeds - len(jobs)} results are there, {len(jobs)} to run")
-        if epochs is not None and jobs:
-            say(f"short: {epochs} of the papers' epochs, measured on {SOME} sequences of each kind")
-        for run in run_jobs(jobs, data, device, say, reports=False):
-            recipe = next(r for r in recipes if r.name == run.name)
-            metrics = run.metrics | _more(run, data, device)
-            bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
-            if run.metrics["seed"] == 0:  # first: a result that is there is not run again
-                _show(run, results.path(recipe, 0).parent, data)
-            results.keep(recipe, run.metrics["seed"], {**metrics, "elbo_by_epoch": bounds})
-        if epochs is not None and jobs:
+        there = len(recipes) * seeds - len(missing)
+        say(f"{name}: {there} results are there, {len(missing)} to run")
+        jobs |= {job.out: job for job in missing}
+    if epochs is not None and jobs:
+        say(f"short: {epochs} of the papers' epochs, measured on {SOME} sequences of each kind")
+    recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
+    for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
+        recipe, seed = recipe_of[run.name], run.metrics["seed"]
+        metrics = run.metrics | _more(run, data, device)
+        bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
+        if seed == 0:  # first: a result that is there is not run again
+            _show(run, results.path(recipe, 0).parent, data)
+        results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
+    if epochs is not None and jobs:
+        for name, recipes in wanted.items():
             say(_how_long(name, results, recipes, epochs))
     results.draw()
     return results.write_page()
+
+
+def _as_long(recipe: BaseRecipe, epochs: int | None) -> BaseRecipe:
+    return recipe if epochs is None else recipe.shortened(epochs)
 
 
 EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
@@ -74,13 +82,16 @@ def names() -> list[str]:
     return [*TABLES, "claims"]
 
 
-def named(what: str) -> list[str]:
-    """What is meant: one of these, all extensions, or everything."""
+def named(what: Sequence[str]) -> list[list[str]]:
+    """What is meant, in parts: what is named together is one, of groups each table by itself."""
     groups = {"all": names(), "extensions": list(EXTENSIONS)}
-    if what not in {*groups, *names()}:
-        known = f"{', '.join(names())}, extensions and all"
-        raise BadInput(f"there is no {what!r} to reproduce; there are {known}")
-    return groups.get(what, [what])
+    for one in what:
+        if one not in {*groups, *names()}:
+            known = f"{', '.join(names())}, extensions and all"
+            raise BadInput(f"there is no {one!r} to reproduce; there are {known}")
+    together = [one for one in what if one not in groups]
+    alone = [[name] for one in what for name in groups.get(one, [])]
+    return ([together] if together else []) + alone
 
 
 def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
