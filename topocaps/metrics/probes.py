@@ -46,7 +46,8 @@ def fit_probe(
 ) -> Probe:
     """The best probe by L-BFGS: (items, features) to classes (items,), 0 and up.
 
-    The penalty is ``strength`` over the number of items, as in a prior on weights.
+    The penalty is ``strength`` over the number of items, as in a prior on weights. The probe itself
+    is small and stays on the CPU while it is fitted, where L-BFGS need not wait for a GPU.
     """
     if features.ndim != 2 or len(features) != len(classes) or len(classes) == 0:
         raise BadInput(
@@ -57,19 +58,21 @@ def fit_probe(
     scale = (features - mean).square().mean(0).sqrt().clamp_min(1e-6)
     standard = (features - mean) / scale
     count = int(classes.max()) + 1
-    weight = features.new_zeros(count, features.shape[1]).requires_grad_()
-    bias = features.new_zeros(count).requires_grad_()
+    weight = torch.zeros(count, features.shape[1], dtype=features.dtype, requires_grad=True)
+    bias = torch.zeros(count, dtype=features.dtype, requires_grad=True)
     rule = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         rule.zero_grad()
-        found = cross_entropy(standard @ weight.T + bias, classes)
+        scores = standard @ weight.to(standard.device).T + bias.to(standard.device)
+        found = cross_entropy(scores, classes).cpu()
         found = found + strength * weight.square().sum() / len(features)
         found.backward()
         return found
 
     rule.step(loss)
-    return Probe(mean, scale, weight.detach(), bias.detach())
+    found = (value.detach().to(features.device) for value in (weight, bias))
+    return Probe(mean, scale, *found)
 
 
 def accuracy_by_labels(
