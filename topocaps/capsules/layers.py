@@ -99,7 +99,7 @@ class Connection(nn.Module):
         tight: float = 0.12,
         loose: float = 1.0,
         absent: float = 1.0,
-        clutter: float = 10.0,
+        clutter: float = 1.0,
         temperature: float = 1.0,
     ) -> None:
         super().__init__()

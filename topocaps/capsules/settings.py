@@ -29,7 +29,7 @@ class PartWholeSettings:
     prior: float = 0.1  #: of a whole's presence
     scale: float = 0.43  #: of parts, over the image, where poses start
     temperature: float = 1.0
-    clutter: float = 10.0  #: the dummy parent's affinity: the more, the surer wholes have to be
+    clutter: float = 1.0  #: the dummy parent's affinity: the more, the surer wholes have to be
     loose: float = 1.0  #: how far from where parts are drawn the dummy parent expects them
     absent: float = 1.0  #: how far from 0 poses are of what is not there
     tight: float = 0.12  #: c where it starts

@@ -53,7 +53,7 @@ DIGITS = PartWholeRecipe(
     about="16 wholes of 16 parts, poses a point each: upright digits",
     data=StillMnist(),
     training=Training(
-        optimiser=Adam(lr=3e-3, warmup=500), batch=128, epochs=50, clip=10.0,
+        optimiser=Adam(lr=3e-3, warmup=500), batch=128, epochs=30, clip=10.0,
         precision=Precision.TF32,
     ),
     claims=_claimed(

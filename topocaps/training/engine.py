@@ -29,7 +29,7 @@ from topocaps.training.stack import (
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
 LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
-WORTH_COMPILING = 160_000  # sequences: compiling takes half a minute, and halves a step of 8
+WORTH_COMPILING = 15_000  # steps: compiling takes half a minute or more, and about halves a step
 
 
 class Engine:

@@ -107,7 +107,7 @@ def train(
             models, sequences, seeds, trainings,
             compiling=sequences.images.is_cuda
             and not sequences.on_host
-            and steps * trainings[0].batch >= WORTH_COMPILING,
+            and steps >= WORTH_COMPILING,
         )  # fmt: skip
         if begun:
             progress = restore_states(states, engine)
