@@ -19,7 +19,7 @@ from test_training import (
 import topocaps as tc
 from topocaps.arithmetic import seeded
 from topocaps.networks import Linear
-from topocaps.topography import TopographyStack
+from topocaps.pooling import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Factored
 from topocaps.training.layers import layers_are_called_once

@@ -196,7 +196,7 @@ def topography(topography: Topography, frames: int) -> Figure:
 def learned(topography: LearnedTopography) -> Figure:
     """Kernels that were learned (over time and sites from here): where they began, their mean over
     capsules, and some capsules' own."""
-    sites, frames = topography.start.shape[0], list(topography.start._frames)
+    sites, frames = topography.start.shape[0], list(topography.start.offsets)
     before = LearnedTopography(topography.start, topography.learned).kernel
     now = topography.kernel.cpu()
     shown = {"at first": before[0], "mean of capsules": now.mean(0)}

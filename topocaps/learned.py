@@ -11,7 +11,8 @@ from torch.nn.functional import softplus
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, exact_product
+from topocaps.pooling import exact_product
+from topocaps.topography import Topography
 
 NOTHING = -8.0  # of what softplus makes a weight: 0.0003, from which it can still grow
 SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hundred steps of Adam
@@ -51,7 +52,7 @@ class LearnedTopography(nn.Module):
             )
         self.start, self.learned = start, Learned(learned)
         # on the device with the parameters: nothing is copied there while a graph is captured
-        for name, offsets in (("time", start._frames), ("near", start._reach(0))):
+        for name, offsets in (("time", start.offsets), ("near", start.near(0))):
             self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
         if self.learned is Learned.VELOCITY:
             self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
@@ -123,11 +124,11 @@ class LearnedTopography(nn.Module):
         start = self.start
         if self.learned is Learned.FROM_IDENTITY:
             kernel = torch.zeros(start.window, start.shape[0])
-            kernel[list(start._frames).index(0), 0] = 1
+            kernel[list(start.offsets).index(0), 0] = 1
         else:
             one = Topography(1, start.shape, start.reach, start.window, start.velocity)
             row = one.matrix(start.window)[0].reshape(start.window, start.shape[0])  # of frame 0
-            kernel = row[[d % start.window for d in start._frames]]
+            kernel = row[[d % start.window for d in start.offsets]]
         raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), NOTHING)
         return (raw / SHARP).expand(start.capsules, -1, -1).clone()
 

@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from topocaps.data.sequences import SequenceSet
 from topocaps.generative import GenerativeModel
 from topocaps.networks import lead
-from topocaps.topography import Topography, TopographyStack
+from topocaps.pooling import TopographyStack
+from topocaps.topography import Topography
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 

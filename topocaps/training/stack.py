@@ -15,7 +15,7 @@ from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
 from topocaps.models import SequenceModel
 from topocaps.networks import Linear
-from topocaps.topography import TopographyStack, lattice
+from topocaps.pooling import TopographyStack, lattice
 
 
 class Stack:
