@@ -1,12 +1,18 @@
 """Models whose layers know no axis for the models: mapped, they train as each does alone."""
 
+import functools
+from dataclasses import replace
+
 import pytest
 import torch
+from test_training import StopAt, assert_same, weights
 
+import topocaps as tc
 from topocaps.capsules import PartWhole
 from topocaps.data.moved import MovedDigits
 from topocaps.training import Sgd, Training
 from topocaps.training.descent import Plain
+from topocaps.training.loop import train
 from topocaps.training.stack import HostRandomness, Stack, by_architecture
 
 SEEDS, BATCH = (0, 1, 5), 4
@@ -19,10 +25,14 @@ def model(seed, **changes):
     return PartWhole((1, 28, 28), **(small | changes))
 
 
+def digits_of(count=20):
+    images = torch.randint(256, (count, 28, 28), generator=torch.Generator().manual_seed(0))
+    return MovedDigits(images.to(torch.uint8), torch.zeros(count, dtype=torch.uint8))
+
+
 def steps(members, seeds, count):
     """The terms of every step, of the stack of these."""
-    images = torch.randint(256, (20, 28, 28), generator=torch.Generator().manual_seed(0))
-    digits = MovedDigits(images.to(torch.uint8), torch.zeros(20, dtype=torch.uint8))
+    digits = digits_of()
     stack, numbers = Stack(members, 1), HostRandomness(seeds, torch.device("cpu"))
     descent = Plain(stack, TRAINING)
     descent.set_rate(TRAINING.optimiser.lr)
@@ -51,3 +61,19 @@ def test_what_can_be_one_stack():
     models = [model(0), model(1), model(2, prior=0.3), model(3, scale=0.3)]
     assert by_architecture(models) == [[0, 1, 3], [2]]  # where parts start is a tensor of each
     assert by_architecture(models, mapping=False) == [[0], [1], [2], [3]]
+
+
+def test_a_mapped_stack_that_is_stopped_goes_on(tmp_path, monkeypatch):
+    anywhere = functools.partial(by_architecture, mapping=True)
+    monkeypatch.setattr(
+        "topocaps.training.engine.by_architecture", lambda models, trainings, _: anywhere(models)
+    )
+    whole, part, again = ([model(seed) for seed in (0, 1)] for _ in range(3))
+    training = replace(TRAINING, epochs=2)
+    digits, states = digits_of(), [tmp_path / f"{n}.safetensors" for n in range(2)]
+    train(whole, digits, training, seeds=(0, 1))
+    with pytest.raises(tc.Interrupted):
+        train(part, digits, training, seeds=(0, 1), states=states, watcher=StopAt(7))
+    train(again, digits, training, seeds=(0, 1), states=states)
+    for one, other in zip(whole, again, strict=True):
+        assert_same(weights(one), weights(other))
