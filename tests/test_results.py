@@ -143,9 +143,12 @@ def test_figures_are_drawn_from_numbers(tmp_path):
     for name in ("tvae-1_6", "tvae-1_3"):
         for seed in (0, 1):
             results.keep(find(f"sprites/submission/{name}"), seed, metrics)
+    read = {"t": {"10": 0.2, "100": 0.5}, "pooled": {"10": 0.1, "100": 0.4}}
+    results.keep(find("mnist/fast/vae"), 0, metrics | {"probes": read})
     results.draw()
     page = results.write_page().read_text()
     assert (tmp_path / "figure5.png").exists() and (tmp_path / "sprites-by-lag.png").exists()
+    assert (tmp_path / "probes.png").exists() and "![probes](probes.png)" in page
     assert "![figure5](figure5.png)" in page and "![table5](sprites-by-lag.png)" in page
     assert "runs: 4, epochs of each: 100, 0.6 minutes of training in all, on a machine" in page
     assert results.of(find("sprites/submission/tvae-1_6"))[0]["traversal_gain"] == 0.123457

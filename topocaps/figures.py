@@ -248,6 +248,24 @@ def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Fig
     return figure
 
 
+def accuracy_by_labels(
+    read: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+) -> Figure:
+    """{what is read: {model: (labels, accuracy of a linear probe)}}, a panel for each."""
+    figure, axes = canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
+    for axis, (what, models) in zip(axes, read.items(), strict=True):
+        for name, points in models.items():
+            axis.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+        axis.set_title(what)
+        axis.set_xscale("log")
+        axis.set_xlabel("labels")
+        axis.set_ylim(0, 1)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("accuracy")
+    axes[0].legend(frameon=False)
+    return figure
+
+
 def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     """The bound and its parts by epoch."""
     figure, axes = canvas(1, 2, (8.2, 3.2))

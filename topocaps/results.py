@@ -55,6 +55,11 @@ class Results:
 
     def draw(self) -> None:
         """The figures that are made of numbers, from what there is."""
+        self._draw_lags()
+        self._draw_capcorr()
+        self._draw_probes()
+
+    def _draw_lags(self) -> None:
         for data in ("mnist", "sprites"):
             runs = {}
             for recipe in RECIPES.values():
@@ -63,6 +68,8 @@ class Results:
                     runs[recipe.name.split("/")[-1]] = found[0]
             if runs:
                 figures.save(figures.by_lag(runs), self.folder / f"{data}-by-lag.png")
+
+    def _draw_capcorr(self) -> None:
         points: dict[str, list[tuple[float, float]]] = {}
         for recipe in TABLES["figure5"].recipes:
             if not isinstance(recipe, Recipe) or recipe.model is VAE:
@@ -79,6 +86,20 @@ class Results:
         if points:
             drawn = {name: _means(values) for name, values in points.items()}
             figures.save(figures.capcorr_by_length(drawn), self.folder / "figure5.png")
+
+    def _draw_probes(self) -> None:
+        read: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for recipe in TABLES["probes"].recipes:
+            for one in self.of(recipe):
+                for what, shares in one.get("probes", {}).items():
+                    curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
+                    curve += [(float(labels), share) for labels, share in shares.items()]
+        if read:
+            curves = {
+                what: {name: _means(points) for name, points in found.items()}
+                for what, found in read.items()
+            }
+            figures.save(figures.accuracy_by_labels(curves), self.folder / "probes.png")
 
     def write_page(self) -> Path:
         """README.md, from what there is."""
