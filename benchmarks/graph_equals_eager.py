@@ -19,7 +19,9 @@ from engine import digits
 
 import topocaps as tc
 from topocaps.data import TransformedImages
+from topocaps.data.moved import MovedDigits
 from topocaps.networks import Norm
+from topocaps.recipes import find
 from topocaps.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Turn, descend
@@ -66,10 +68,10 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def resumed(sequences, training, norm):
-    """Three epochs of 100 steps without a stop, and with one in the middle."""
-    training = replace(training, epochs=3, epoch_size=800)
-    whole, parts, again = (models(TABLE[:2], norm=norm) for _ in range(3))
+def resumed(make, sequences, training):
+    """Two models for three epochs of 100 steps without a stop, and with one in the middle."""
+    training = replace(training, epochs=3, epoch_size=100 * training.batch)
+    whole, parts, again = (make()[:2] for _ in range(3))
     train(whole, sequences, training, seeds=[0, 1])
     with tempfile.TemporaryDirectory() as folder:
         states = [Path(folder) / f"{n}.safetensors" for n in range(2)]
@@ -79,6 +81,25 @@ def resumed(sequences, training, norm):
             where = str(stopped)
         train(again, sequences, training, seeds=[0, 1], states=states)
     return {"where": where, "against unstopped": distance(again, whole)}
+
+
+def compared(make, sequences, training):
+    """The ways of training these models, each against another."""
+    seeds = range(len(make()))
+    graph = trained(make(), sequences, seeds, training)
+    eager = trained(make(), sequences, seeds, training, captured=False)
+    compiled = trained(make(), sequences, seeds, training, compiling=True)
+    alone = [trained(make()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds]
+    return {
+        "graph against eager, 20 steps": distance(graph, eager),
+        "compiled graph against eager": distance(compiled, eager),
+        "member against alone": distance(graph, alone),
+        "resumed": resumed(make, sequences, training),
+    }
+
+
+def part_whole():
+    return [find("capsules/mnist").build((1, 28, 28), seed).cuda() for seed in range(3)]
 
 
 def kernel(rule, turned, shortened):
@@ -146,22 +167,15 @@ def main():
         for turned in (False, True)
         for shortened in (False, True)
     }
-    seeds = range(len(TABLE))
+    pictures = digits()
+    of_digits = MovedDigits(pictures, torch.zeros(len(pictures), dtype=torch.uint8)).to("cuda")
     for name, (training, norm) in WAYS.items():
         make = functools.partial(models, norm=norm)
-        graph = trained(make(), sequences, seeds, training)
-        eager = trained(make(), sequences, seeds, training, captured=False)
-        compiled = trained(make(), sequences, seeds, training, compiling=True)
-        alone = [
-            trained(make()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds
-        ]
-        found[name] = {
-            "graph against eager, 20 steps": distance(graph, eager),
-            "compiled graph against eager": distance(compiled, eager),
-            "member against alone": distance(graph, alone),
-            "resumed": resumed(sequences, training, norm),
-        }
+        found[name] = compared(make, sequences, training)
         print(name, found[name], file=sys.stderr, flush=True)
+    name = "part-whole models, mapped"
+    found[name] = compared(part_whole, of_digits, tc.Training(tc.Sgd(1e-3), batch=32, clip=10.0))
+    print(name, found[name], file=sys.stderr, flush=True)
     found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"][0])
     found["evaluation"] = evaluation(sequences)
     print(json.dumps(found, indent=2))

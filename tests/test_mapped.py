@@ -1,6 +1,5 @@
 """Models whose layers know no axis for the models: mapped, they train as each does alone."""
 
-import functools
 from dataclasses import replace
 
 import pytest
@@ -58,15 +57,19 @@ def test_members_train_as_when_alone(changes):
 
 
 def test_what_can_be_one_stack():
-    models = [model(0), model(1), model(2, prior=0.3), model(3, scale=0.3)]
-    assert by_architecture(models) == [[0, 1, 3], [2]]  # where parts start is a tensor of each
-    assert by_architecture(models, mapping=False) == [[0], [1], [2], [3]]
+    class Own(PartWhole):
+        """What it inherits may not hold for it."""
+
+    models = [model(0), model(1), model(2, prior=0.3), model(3, scale=0.3), model(4, slower=0.1)]
+    assert by_architecture(models) == [[0, 1, 3], [2], [4]]  # where parts start is a tensor of each
+    assert by_architecture(models, mapping=False) == [[n] for n in range(5)]
+    assert by_architecture([Own((1, 28, 28)), Own((1, 28, 28))]) == [[0], [1]]
 
 
 def test_a_mapped_stack_that_is_stopped_goes_on(tmp_path, monkeypatch):
-    anywhere = functools.partial(by_architecture, mapping=True)
     monkeypatch.setattr(
-        "topocaps.training.engine.by_architecture", lambda models, trainings, _: anywhere(models)
+        "topocaps.training.engine.by_architecture",
+        lambda models, trainings, mapping: by_architecture(models, trainings),
     )
     whole, part, again = ([model(seed) for seed in (0, 1)] for _ in range(3))
     training = replace(TRAINING, epochs=2)

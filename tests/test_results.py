@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,6 +93,20 @@ def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatc
     with pytest.raises(RuntimeError, match="the machine is gone"):
         reproduce(tmp_path, seeds=1)
     assert [len(Results(tmp_path / "results").of(recipe)) for recipe in small.recipes] == [1, 0]
+
+
+def test_a_result_without_the_numbers_of_a_table_is_run_again(small, tmp_path):
+    results, recipe = Results(tmp_path), small.recipes[0]
+    results.keep(recipe, 0, {"epochs": 100, "traversal_gain": None})
+    assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].numbers)
+    assert not results.has(recipe, 0, TABLES["probes"].numbers)
+
+
+def test_what_a_short_run_starts_from_is_as_short():
+    tuned = find("capsules/mnist-tuned").shortened(1)
+    job = study.Job(tuned, tmp := Path("runs/tuned"), start=Path("runs/start"), start_epochs=1)
+    assert (job.before.recipe.training.epochs, job.before.out) == (1, Path("runs/start"))
+    assert study.Job(tuned, tmp).before.recipe == find("capsules/mnist")
 
 
 def test_names_go_together_and_groups_go_one_by_one():

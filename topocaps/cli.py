@@ -189,7 +189,10 @@ def traverse(
     """
     finished = study.Finished.open(run)
     if not isinstance(finished.model, SequenceModel):
-        raise BadInput(f"{run} has no capsules that roll: see its {finished.folder.report.name}")
+        raise BadInput(
+            f"{run} has no capsules that roll: see its {finished.folder.report.name} "
+            f"(topocaps evaluate {run} writes it)"
+        )
     held_out = study.data_of(run, finished.settings, data).held_out
     shown = examples(held_out, each)
     how = how_to_walk(finished.settings)

@@ -196,7 +196,7 @@ def topography(topography: Topography, frames: int) -> Figure:
 def learned(topography: LearnedTopography) -> Figure:
     """Kernels that were learned (over time and sites from here): where they began, their mean over
     capsules, and some capsules' own."""
-    sites, frames = topography.start.shape[0], list(topography.start.offsets)
+    sites, frames = topography.start.shape[0], list(topography.start.time_offsets)
     before = LearnedTopography(topography.start, topography.learned).kernel
     now = topography.kernel.cpu()
     shown = {"at first": before[0], "mean of capsules": now.mean(0)}
@@ -248,7 +248,7 @@ def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Fig
     return figure
 
 
-def accuracy_by_labels(
+def probes_by_labels(
     read: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
 ) -> Figure:
     """{what is read: {model: (labels, accuracy of a linear probe)}}, a panel for each."""

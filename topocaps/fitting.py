@@ -11,7 +11,7 @@ from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput, whole_number
 from topocaps.recipes.data import OwnSequences
 from topocaps.recipes.recipe import Recipe
-from topocaps.study import Finished, Job, Say, run_jobs
+from topocaps.study import Finished, Job, Say, run_job
 from topocaps.topography import Topography
 from topocaps.training import Adam, Training
 
@@ -51,8 +51,7 @@ def fit_own(
         own, data, epochs=epochs, patience=patience, window=window, closed=closed
     ).change(changes)
     say(explain(recipe))
-    (finished,) = run_jobs([Job(recipe, out, seed)], device=device, say=say)
-    return finished
+    return run_job(Job(recipe, out, seed), device, say)
 
 
 def recipe_for(

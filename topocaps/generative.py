@@ -23,7 +23,8 @@ class GenerativeModel(nn.Module, ABC):
     terms: ClassVar[tuple[str, ...]]
     config: dict[str, Any] | None = None  #: what rebuilds it; None for networks of your own
     likelihood: Likelihood
-    #: whether ``torch.func.vmap`` can map ``evidence`` over models: many are then one program
+    #: whether ``torch.func.vmap`` can map ``evidence`` over models, which draws by ``noise`` alone:
+    #: many are then one program. A subclass has to say so itself.
     maps: ClassVar[bool] = False
 
     @property

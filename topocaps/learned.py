@@ -52,7 +52,7 @@ class LearnedTopography(nn.Module):
             )
         self.start, self.learned = start, Learned(learned)
         # on the device with the parameters: nothing is copied there while a graph is captured
-        for name, offsets in (("time", start.offsets), ("near", start.near(0))):
+        for name, offsets in (("time", start.time_offsets), ("near", start.reach_offsets(0))):
             self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
         if self.learned is Learned.VELOCITY:
             self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
@@ -124,11 +124,11 @@ class LearnedTopography(nn.Module):
         start = self.start
         if self.learned is Learned.FROM_IDENTITY:
             kernel = torch.zeros(start.window, start.shape[0])
-            kernel[list(start.offsets).index(0), 0] = 1
+            kernel[list(start.time_offsets).index(0), 0] = 1
         else:
             one = Topography(1, start.shape, start.reach, start.window, start.velocity)
             row = one.matrix(start.window)[0].reshape(start.window, start.shape[0])  # of frame 0
-            kernel = row[[d % start.window for d in start.offsets]]
+            kernel = row[[d % start.window for d in start.time_offsets]]
         raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), NOTHING)
         return (raw / SHARP).expand(start.capsules, -1, -1).clone()
 

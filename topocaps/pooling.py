@@ -88,7 +88,7 @@ class Sums:
         # site 0 of Z is at place ``first`` of what the sums over the reach leave
         first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
         self.places = t.u_shape[self.dim] - (0 if t.cyclic else t.reach[0] - 1)
-        unrolled = torch.arange(2 * frames - 1) + t.offsets[0]
+        unrolled = torch.arange(2 * frames - 1) + t.time_offsets[0]
         self.shown = t.frame_at(unrolled, frames).to(device)
         begin = -t.velocity * torch.arange(frames).double()  # of coordinates, in a frame's sites
         begin = torch.where((begin - begin.round()).abs() < NEAR, begin.round(), begin)
@@ -176,6 +176,7 @@ def _take(energy: Tensor, place: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def sums(topography: Topography, frames: int, axis: int | None, device: torch.device) -> Sums:
+    """Worked out once for each topography and length."""
     return Sums(topography, frames, axis, device)
 
 
@@ -196,6 +197,7 @@ def capsule_matrix(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
+    """W of a small capsule, written once for each topography and length."""
     return topography.matrix(frames, axis, dtype).to(device)
 
 

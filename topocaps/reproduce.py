@@ -12,9 +12,9 @@ from topocaps.examine import examination_of
 from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.data import SOME
-from topocaps.recipes.tables import TABLES
+from topocaps.recipes.tables import TABLES, Number
 from topocaps.results import Results
-from topocaps.study import Finished, Job, Say, data_of, run_jobs
+from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
 from topocaps.training.run import choose_device
 
 H200_SECONDS = 104e-6  # a step of a model in a table: the run of results/mnist/camera-ready
@@ -36,7 +36,7 @@ def reproduce(
     of all tables that can be trained together are.
     """
     results = Results(out)
-    wanted = {name: [_as_long(recipe, epochs) for recipe in recipes_of(name)] for name in tables}
+    wanted = {name: [as_long(recipe, epochs) for recipe in recipes_of(name)] for name in tables}
     jobs: dict[Path, Job] = {}
     for name, recipes in wanted.items():
         missing = [
@@ -45,10 +45,11 @@ def reproduce(
                 runs / recipe.name / f"seed-{seed}",
                 seed,
                 runs / recipe.start / f"seed-{seed}" if recipe.start else None,
+                epochs,
             )
             for recipe in recipes
             for seed in range(seeds)
-            if not results.has(recipe, seed)
+            if not results.has(recipe, seed, numbers_of(name))
         ]
         there = len(recipes) * seeds - len(missing)
         say(f"{name}: {there} results are there, {len(missing)} to run")
@@ -68,10 +69,6 @@ def reproduce(
             say(_how_long(name, results, recipes, epochs))
     results.draw()
     return results.write_page()
-
-
-def _as_long(recipe: BaseRecipe, epochs: int | None) -> BaseRecipe:
-    return recipe if epochs is None else recipe.shortened(epochs)
 
 
 EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
@@ -100,6 +97,11 @@ def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
         needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
         return tuple({recipe.name: recipe for recipe in needed}.values())
     return TABLES[name].recipes
+
+
+def numbers_of(name: str) -> tuple[Number, ...]:
+    """What a table says of each of them; of claims, each judges what it needs."""
+    return () if name == "claims" else TABLES[name].numbers
 
 
 def _more(run: Finished, data: Path | None, device: str) -> dict[str, Any]:

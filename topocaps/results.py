@@ -29,18 +29,22 @@ class Results:
     def path(self, recipe: BaseRecipe, seed: int) -> Path:
         return self.folder / recipe.name / f"seed-{seed}.json"
 
-    def has(self, recipe: BaseRecipe, seed: int) -> bool:
-        """Whether this recipe was run from this seed for as many epochs."""
+    def has(self, recipe: BaseRecipe, seed: int, numbers: Sequence[Number] = ()) -> bool:
+        """Whether this recipe was run from this seed for as many epochs, and measured so.
+
+        A result of which none of these ``numbers`` was ever measured does not count.
+        """
         path = self.path(recipe, seed)
         if not path.exists():
             return False
-        epochs = read_json(path)["epochs"]
+        found = read_json(path)
+        epochs = found["epochs"]
         if epochs != recipe.training.epochs:
             raise BadInput(
                 f"{path} is of {epochs} epochs, and {recipe.training.epochs} are asked for: "
                 "choose another --out"
             )
-        return True
+        return not numbers or any(number.path[0] in found for number in numbers)
 
     def keep(self, recipe: BaseRecipe, seed: int, metrics: dict[str, Any]) -> None:
         """Write a result: what metrics.json holds, in few digits."""
@@ -99,7 +103,7 @@ class Results:
                 what: {name: _means(points) for name, points in found.items()}
                 for what, found in read.items()
             }
-            figures.save(figures.accuracy_by_labels(curves), self.folder / "probes.png")
+            figures.save(figures.probes_by_labels(curves), self.folder / "probes.png")
 
     def write_page(self) -> Path:
         """README.md, from what there is."""
@@ -245,12 +249,13 @@ def _values(number: Number, found: Iterable[dict[str, Any]]) -> list[float]:
     return values
 
 
-def _cell(number: Number, found: Iterable[dict[str, Any]]) -> str:
+def _cell(number: Number, found: Sequence[dict[str, Any]]) -> str:
     values = _values(number, found)
     if not values:
         return NONE
     spread = statistics.stdev(values) if len(values) > 1 else None
-    return _written(statistics.mean(values), spread, number.digits)
+    some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
+    return _written(statistics.mean(values), spread, number.digits) + some
 
 
 def _claim(number: Number, claims: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from topocaps import figures
 from topocaps.arithmetic import seeded
 from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, Interrupted
+from topocaps.errors import BadInput, Interrupted, NonFinite
 from topocaps.examine import Measured, examination_of
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel
@@ -63,13 +63,27 @@ class Job:
     out: Path
     seed: int = 0
     start: Path | None = None  #: of the run whose weights it starts from [OUT/start]
+    start_epochs: int | None = None  #: of that run, instead of its recipe's
 
     @property
     def before(self) -> Job | None:
         """What must be finished first: training that this one starts from."""
         if self.recipe.start is None:
             return None
-        return Job(find(self.recipe.start), self.start or self.out / "start", self.seed)
+        recipe = as_long(find(self.recipe.start), self.start_epochs)
+        return Job(recipe, self.start or self.out / "start", self.seed)
+
+
+def as_long(recipe: BaseRecipe, epochs: int | None) -> BaseRecipe:
+    """The recipe, shortened where ``epochs`` are given."""
+    return recipe if epochs is None else recipe.shortened(epochs)
+
+
+def run_job(job: Job, device: str = "auto", say: Say = lambda line: None) -> Finished:
+    """Train, evaluate and report one that has to stay finite."""
+    for finished in run_jobs([job], device=device, say=say):
+        return finished
+    raise NonFinite(f"{job.recipe.name} did not stay finite: {RunFolder(job.out).failure} says why")
 
 
 def run_jobs(
@@ -83,7 +97,8 @@ def run_jobs(
 ) -> Iterator[Finished]:
     """Train, evaluate and report; jobs on the same data, for as many steps, run together.
 
-    Each is given as soon as it is evaluated. What is done already is kept. A model that is no
+    Each is given as soon as it is evaluated, group by group, and nothing is done before it is asked
+    for. What is done already is kept. A model that is no
     longer finite is said to be so and left out. Without ``reports`` nothing is drawn.
     """
     first = {job.before.out: job.before for job in jobs if job.before is not None}
@@ -202,7 +217,7 @@ def evaluate_run(
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
     """The main job: a TVAE and a VAE of the same size on small sprites, side by side."""
     jobs = [Job(find(f"sprites/{name}"), out / name) for name in ("tvae", "vae")]
-    runs = [run for job in jobs for run in run_jobs([job], device=device, say=say)]
+    runs = [run_job(job, device, say) for job in jobs]
     sections = [section(run) for run in runs]
     lags = figures.by_lag({run.name: run.metrics for run in runs})
     make_folder(out / "figures")

@@ -206,22 +206,24 @@ class Topography:
         """Sites that U has before the first and after the last one of Z."""
         if self.cyclic:
             return 0, 0
-        places = [self.velocity * d + k for d in self.offsets for k in self.near(0)]
+        places = [self.velocity * d + k for d in self.time_offsets for k in self.reach_offsets(0)]
         return max(0, -math.floor(min(places))), max(0, math.ceil(max(places)))
 
     @property
-    def offsets(self) -> range:
+    def time_offsets(self) -> range:
         """The window: offsets in time."""
         return range(1 - self.window, 1) if self.causal else _centred(self.window)
 
-    def near(self, axis: int) -> range:
+    def reach_offsets(self, axis: int) -> range:
+        """The neighbourhood along an axis: offsets in sites."""
         return _centred(self.reach[axis])
 
     def _terms(self, axis: int | None) -> list[tuple[int, ...]]:
         """The offsets (time, *site), beside the drift, of the squares that an energy sums."""
-        reaches = [self.near(n) if axis in (None, n) else range(1) for n in range(len(self.shape))]
-        terms = itertools.product(self.offsets, *reaches)
-        return [(d, *k) for d, *k in terms if self.corners or d + k[0] in self.offsets]
+        axes = range(len(self.shape))
+        reaches = [self.reach_offsets(n) if axis in (None, n) else range(1) for n in axes]
+        terms = itertools.product(self.time_offsets, *reaches)
+        return [(d, *k) for d, *k in terms if self.corners or d + k[0] in self.time_offsets]
 
     def along(self, axis: int | None) -> int:
         """The axis that energies drift along."""

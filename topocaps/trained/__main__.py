@@ -16,7 +16,7 @@ from topocaps.hub import About, save_pretrained
 from topocaps.metrics import evaluate
 from topocaps.models import SequenceModel
 from topocaps.recipes import find
-from topocaps.study import Job, data_of, run_jobs
+from topocaps.study import Job, data_of, run_job
 from topocaps.trained import FOLDER
 
 #: name: recipe, and what is changed of it
@@ -38,7 +38,7 @@ def make(name: str) -> Path:
         raise BadInput(f"what can be made is {', '.join(MADE)}, not {name!r}")
     recipe, changes = MADE[name]
     job = Job(find(recipe).change(changes), Path("runs") / f"trained-{name}")
-    (run,) = run_jobs([job], device="cpu", say=print)
+    run = run_job(job, "cpu", print)
     model = run.model.half().float()
     assert isinstance(model, SequenceModel)
     splits = data_of(job.out, run.settings)

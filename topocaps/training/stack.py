@@ -77,12 +77,17 @@ def by_architecture(
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
-        shapes = tuple((name, p.shape) for name, p in model.named_parameters())
+        shapes = tuple((n, p.shape, model.rate_of(n)) for n, p in model.named_parameters())
         sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
         training = None if trainings is None else trainings[place]
-        alone = None if _is_stackable(model) or (mapping and model.maps) else place
+        alone = None if _is_stackable(model) or (mapping and _maps(model)) else place
         groups.setdefault((kind, shapes, sites, training, alone), []).append(place)
     return list(groups.values())
+
+
+def _maps(model: GenerativeModel) -> bool:
+    """Whether its own class says that it can be mapped: what one inherits may not hold for it."""
+    return bool(vars(type(model)).get("maps"))
 
 
 def _is_stackable(model: GenerativeModel) -> bool:
