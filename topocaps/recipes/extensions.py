@@ -46,10 +46,7 @@ CAUSAL = (
     _recipe("centred", "11 of 15 frames around", {"window": 11}),
 )
 
-_XY: dict[str, Any] = {
-    "data": Sprites(resolution=32, moving=("x", "y")),
-    "training": replace(TVAE.training, epochs=20),  # after 9, two axes are found and hardly used
-}
+_XY: dict[str, Any] = {"data": Sprites(resolution=32, moving=("x", "y"))}
 
 #: C.3: capsules of two axes, for two factors.
 AXES = (
