@@ -25,7 +25,7 @@ from topocaps.recipes import find
 from topocaps.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Turn, descend
-from topocaps.training.layers import aligned
+from topocaps.training.layers import PART, aligned
 from topocaps.training.loop import train
 from topocaps.training.memory import plan
 from topocaps.training.watching import Silent
@@ -33,6 +33,8 @@ from topocaps.training.watching import Silent
 FRAME = (3, 28, 28)
 TABLE = FINAL
 STEPS = 20
+#: models, rows, inputs and outputs of a layer: large and small ones, few models and several
+SIZES = ((5, 40, 200, 90), (1, 2304, 2352, 972), (3, 120, 972, 648))
 WAYS = {
     "sgd, fp32": (tc.Training(tc.Sgd(1e-4), precision="fp32"), Norm.NONE),
     "sgd, bf16": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.NONE),
@@ -102,20 +104,22 @@ def part_whole():
     return [find("capsules/mnist").build((1, 28, 28), seed).cuda() for seed in range(3)]
 
 
-def kernel(rule, turned, shortened):
+def kernel(rule, turned, shortened, sizes):
     """Largest relative difference of what one step leaves, GPU kernel against plain products."""
     torch.manual_seed(0)
-    models, rows, inputs, outputs = 5, 40, 200, 90
-    x, dy = (torch.randn(models, rows, wide).bfloat16() for wide in (208, 96))
+    models, rows, inputs, outputs = sizes
+    wide, high = (-(-width // 16) * 16 for width in (inputs, outputs))
+    x, dy = (torch.randn(models, rows, width).bfloat16() for width in (wide, high))
     x[..., inputs:], dy[..., outputs:] = 0, 0
     weight = aligned(torch.randn(models, outputs, inputs))
     moments = [aligned(torch.rand(models, outputs, inputs)) for _ in rule.MOMENTS]
-    coarse = torch.zeros(models, 96, 208, dtype=torch.bfloat16)
+    coarse = torch.zeros(models, high, wide, dtype=torch.bfloat16)
     size, spread = torch.rand(models), torch.tensor(1.3)
-    shorter = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0]) if shortened else None
+    shorter = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0])[:models] if shortened else None
     turn = None
     if turned:
-        turn = Turn(torch.randn(models, outputs), torch.zeros(models, 4, outputs))
+        parts = -(-inputs // PART)
+        turn = Turn(torch.randn(models, outputs), torch.zeros(models, parts, outputs))
     left = []
     for device in ("cpu", "cuda"):
         w, *m = (aligned(value.to(device)) for value in (weight, *moments))
@@ -162,7 +166,10 @@ def main():
     sequences = TransformedImages(digits()).to("cuda")
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     found["kernel against plain products"] = {
-        f"{rule}{', turned' * turned}{', shortened' * shortened}": kernel(rule, turned, shortened)
+        f"{rule}{', turned' * turned}{', shortened' * shortened}, {sizes}": kernel(
+            rule, turned, shortened, sizes
+        )
+        for sizes in SIZES
         for rule in (tc.Sgd(1e-2), tc.Adam(1e-2))
         for turned in (False, True)
         for shortened in (False, True)
