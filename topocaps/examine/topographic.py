@@ -116,7 +116,8 @@ class TopographicExamination(Examination[SequenceModel]):
         model, held_out = run.model, run.held_out
         if is_map(model):
             return {"torus": figures.torus(*strongest(model, held_out))}
-        shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(run.metrics["capcorr"]))))
+        factors = run.metrics["traversal"]["by_factor"]
+        shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(factors))))
         how = how_to_walk(run.settings)
         found = {"traversals": figures.traversals(model, shown, held_out.names, **how)}
         if isinstance(model.topography, LearnedTopography):
