@@ -1,5 +1,6 @@
-"""On a GPU: the kernel does what plain products do, the captured step is the plain step, members
-train as alone, runs resume, memory is what was planned, a whole test set is measured in seconds.
+"""On a GPU: the kernel does what plain products do, the captured step is the plain step and, by the
+same random numbers, a CPU's; members train as alone, runs resume, memory is what was planned, a
+whole test set is measured in seconds.
 
 python benchmarks/graph_equals_eager.py > benchmarks/results/graph-equals-eager-h200.json
 """
@@ -13,6 +14,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import torch
 from engine import digits
@@ -28,6 +30,7 @@ from topocaps.training.factored import Turn, descend
 from topocaps.training.layers import PART, aligned
 from topocaps.training.loop import train
 from topocaps.training.memory import plan
+from topocaps.training.stack import DeviceRandomness
 from topocaps.training.watching import Silent
 
 FRAME = (3, 28, 28)
@@ -85,6 +88,24 @@ def resumed(make, sequences, training):
     return {"where": where, "against unstopped": distance(again, whole)}
 
 
+class Lent(DeviceRandomness):
+    """The GPU's random numbers, for a CPU."""
+
+    def begin(self, step):
+        super().begin(step.cuda())
+
+    def _draw(self, shape, normal):
+        return super()._draw(shape, normal).cpu()
+
+
+def on_cpu(make, sequences, seeds, training):
+    """Trained on a CPU, where products are fp32, by the numbers of the GPU."""
+    lent = lambda seeds, device: Lent(seeds, torch.device("cuda"))  # noqa: E731
+    with mock.patch("topocaps.training.engine.randomness", lent):
+        members = [one.cpu() for one in make()]
+        return trained(members, sequences.to("cpu"), seeds, training, captured=False)
+
+
 def compared(make, sequences, training):
     """The ways of training these models, each against another."""
     seeds = range(len(make()))
@@ -96,6 +117,9 @@ def compared(make, sequences, training):
         "graph against eager, 20 steps": distance(graph, eager),
         "compiled graph against eager": distance(compiled, eager),
         "member against alone": distance(graph, alone),
+        "GPU against CPU": distance(
+            [one.cpu() for one in graph], on_cpu(make, sequences, seeds, training)
+        ),
         "resumed": resumed(make, sequences, training),
     }
 
