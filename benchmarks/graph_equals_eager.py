@@ -113,13 +113,15 @@ def compared(make, sequences, training):
     eager = trained(make(), sequences, seeds, training, captured=False)
     compiled = trained(make(), sequences, seeds, training, compiling=True)
     alone = [trained(make()[n : n + 1], sequences, [n], training, captured=False)[0] for n in seeds]
+    plain = on_cpu(make, sequences, seeds, training)
     return {
         "graph against eager, 20 steps": distance(graph, eager),
         "compiled graph against eager": distance(compiled, eager),
         "member against alone": distance(graph, alone),
-        "GPU against CPU": distance(
-            [one.cpu() for one in graph], on_cpu(make, sequences, seeds, training)
-        ),
+        "against a CPU": {
+            name: [distance([one.cpu()], [other]) for one, other in zip(found, plain, strict=True)]
+            for name, found in (("graph", graph), ("compiled graph", compiled))
+        },
         "resumed": resumed(make, sequences, training),
     }
 
