@@ -106,18 +106,20 @@ CAUSES = (
 )
 
 #: Chosen on validation images: Adam, large batches, and a decoder that sees t less its prior mean.
-_ADAM = Adam(lr=8e-4, betas=(0.9, 0.99))
-_FAST = Training(optimiser=_ADAM, batch=128, epochs=40, precision=Precision.BF16)
+_FAST = Training(
+    optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=40, precision=Precision.BF16
+)
 
-#: In bf16 a VAE, whose z nothing holds together, went to NaN in its second epoch on every seed.
-_CAREFUL = replace(_FAST, optimiser=replace(_ADAM, warmup=200), clip=100.0)
+#: In bf16 a GPU's VAE explodes, where a CPU's by the same random numbers does not: until it is
+#: known why, products of this one are more exact.
+_EXACT = replace(_FAST, precision=Precision.TF32)
 
 FAST = tuple(
     replace(
         recipe,
         name=recipe.name.replace(CAMERA_READY, "fast"),
         about=f"{recipe.about}, trained fast",
-        training=_CAREFUL if recipe.model is VAE else replace(_FAST, clip=recipe.training.clip),
+        training=_EXACT if recipe.model is VAE else replace(_FAST, clip=recipe.training.clip),
         centred=True,
         claims={},
     )
