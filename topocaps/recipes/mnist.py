@@ -110,8 +110,8 @@ _FAST = Training(
     optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=40, precision=Precision.BF16
 )
 
-#: In bf16 a GPU's VAE explodes, where a CPU's by the same random numbers does not: until it is
-#: known why, products of this one are more exact.
+#: In bf16 this VAE explodes on a GPU; in fp32 on a CPU, by the same random numbers, it does not.
+#: Which of the two matters is not known yet, nor whether TF32 on a GPU is cure enough.
 _EXACT = replace(_FAST, precision=Precision.TF32)
 
 FAST = tuple(
