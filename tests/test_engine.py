@@ -1,5 +1,6 @@
 """The engine: many models as one program, each as alone; failures, memory, precision."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -248,6 +249,44 @@ def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere
     engine.write_back()
     kept = [bool(one.x_given_t.network[0].matrix.isfinite().all()) for one in models]
     assert kept == [False, True, True]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("errs", [False, True])
+def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
+    errs, precision, factored_anywhere, monkeypatch
+):
+    """Here the compiler gives the right bound, and a gradient that is half as long."""
+    used = []
+
+    def compiled(function):
+        def run(*given):
+            used.append(function)
+            found = function(*given)
+            if not errs:
+                return found
+            terms, *inputs = found if isinstance(found, tuple) else (found,)
+            terms = (terms + terms.detach()) / 2
+            return (terms, *inputs) if inputs else terms
+
+        return run
+
+    for module in ("descent", "factored", "engine"):
+        monkeypatch.setattr(f"topocaps.training.{module}.compiled", compiled)
+    sequences = tc.Sequences.of(frames())
+    training = tc.Training(tc.Sgd(1e-3), precision=precision)
+    found = []
+    for compiling in (False, True):
+        with (
+            pytest.warns(UserWarning, match="other gradients")
+            if compiling and errs
+            else nullcontext()
+        ):
+            engine = Engine(company()[:1], sequences, [0], training, compiling=compiling)
+        used.clear()
+        found.append(engine.advance(1, 5, 100))
+    assert found[0] == found[1]  # whose random numbers were not touched either
+    assert bool(used) is not errs
 
 
 def test_only_layers_that_are_called_once_are_factored():

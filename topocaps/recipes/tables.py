@@ -187,7 +187,12 @@ TABLES = {
         "learned by itself. Before training, nothing moves along either.",
     ),
     "learned": Table(
-        "Learned W and velocities (section 7)", extensions.LEARNED, _WALKED, picture="learned"
+        "Learned W and velocities (section 7)",
+        extensions.LEARNED,
+        (*_WALKED, _LIKELIHOOD[3]),
+        picture="learned",
+        note="W is learned by the bound, which asks for likely frames and not for a roll: a "
+        "learned one may have the higher bound and the lower gain.",
     ),
     "sparse": Table(
         "Sparsity between capsules (section 7)",

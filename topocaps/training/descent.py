@@ -20,6 +20,9 @@ from topocaps.topography import Topography
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
+#: a gradient this much smaller than that of another parameter is rounding
+NEGLIGIBLE, NOTHING = 1e-5, 1e-30
+
 
 class Means(nn.Module):
     """Over frames, of a model's terms and, last, of what is raised: (…, terms + 1).
@@ -87,8 +90,14 @@ class Descent(ABC):
         a member whose gradient is not finite is not."""
 
     @abstractmethod
-    def compile(self) -> None:
-        """From now on, run bound and gradient as compiled code."""
+    def gradients(
+        self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """What a step would go by, without taking it."""
+
+    @abstractmethod
+    def compile(self, on: bool = True) -> None:
+        """From now on, run bound and gradient as compiled code, or again as plain code."""
 
     @abstractmethod
     def set_rate(self, rate: float) -> None:
@@ -123,21 +132,33 @@ class Plain(Descent):
             groups.setdefault(stack.model.rate_of(name), []).append(parameter)
         self.optimiser = training.optimiser.build(groups.values())
         self.relative_rates = list(groups)
-        self.means, self._bound, self._rate = Means(stack.model), bound, 0.0
+        self._rate = 0.0
+        self.compile(False)
 
-    def compile(self) -> None:
-        self.means = Means(readable(self.stack))
-        self._bound = compiled(bound)
+    def compile(self, on: bool = True) -> None:
+        self.means = Means(readable(self.stack) if on else self.stack.model)
+        self._bound: Any = compiled(bound) if on else bound
+
+    def gradients(
+        self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    ) -> list[Tensor]:
+        self._back(sequences, uniform, noise)
+        return [p.grad.clone() for p in self.parameters.values() if p.grad is not None]
+
+    def _back(self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]) -> Tensor:
+        """The terms; parameters have their gradients then."""
+        precision, device = self.training.precision, uniform.device
+        with precision.products(device):
+            terms: Tensor = self._bound(self.means, sequences, uniform, noise)
+        self.optimiser.zero_grad()
+        with precision.products(device, cast=False):  # the way back is of the same kinds
+            (-terms[:, -1]).sum().backward()
+        return terms
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        precision, device = self.training.precision, uniform.device
-        with precision.products(device):
-            terms = self._bound(self.means, sequences, uniform, noise)
-        self.optimiser.zero_grad()
-        with precision.products(device, cast=False):  # the way back is of the same kinds
-            (-terms[:, -1]).sum().backward()
+        terms = self._back(sequences, uniform, noise)
         updated = None if self.clips is None else self._shorten(self.clips)
         self.optimiser.step()
         self.stack.model.project()
@@ -187,10 +208,24 @@ class Plain(Descent):
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For shapes that stay. A process may train many kinds of models: let it compile for all."""
+    """For shapes that stay. A process may train many kinds of models: let it compile for all.
+
+    PyTorch 2.11 widens rows inside compiled code, and then reads some of them as they were before,
+    on the way back of layers with 2352 outputs: so nothing is widened.
+    """
     dynamo: Any = torch._dynamo
     dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 256)
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function, dynamic=False, options={"comprehensive_padding": False})
+
+
+def apart(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """The largest difference of two gradients in any parameter, relative to the second."""
+    both = [(a.float(), b.float()) for a, b in zip(some, others, strict=True)]
+    whole = max(b.norm().item() for _, b in both)
+    found = [
+        (a - b).norm().item() / max(b.norm().item(), NEGLIGIBLE * whole, NOTHING) for a, b in both
+    ]
+    return max(found, key=lambda one: math.inf if math.isnan(one) else one)
 
 
 def readable(stack: Stack) -> GenerativeModel:

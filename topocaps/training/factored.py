@@ -64,9 +64,7 @@ class Factored(Descent):
         self.relative_rates = torch.ones(2, len(stack), device=device)
         self.count = torch.zeros((), device=device)
         self.streams = [torch.cuda.Stream() for _ in range(4)] if device.type == "cuda" else []
-        self._bound: Any = _factored_bound
-        self._move: Any = move
-        self._square: Any = square
+        self.compile(False)
 
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
@@ -89,14 +87,20 @@ class Factored(Descent):
             part.unflatten(1, parameter.shape[1:]) if parameter.ndim > 1 else part[:, 0]
         )  # fmt: skip
 
-    def compile(self) -> None:
-        self._bound = compiled(_factored_bound)
-        self._move = compiled(move)
-        self._square = compiled(square)
+    def compile(self, on: bool = True) -> None:
+        self._bound: Any = compiled(_factored_bound) if on else _factored_bound
+        self._move: Any = compiled(move) if on else move
+        self._square: Any = compiled(square) if on else square
 
-    def step(
+    def gradients(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, ...]:
+        return self._back(sequences, uniform, noise)[2]
+
+    def _back(
+        self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor], tuple[Tensor, ...]]:
+        """The terms, what came into layers, and what came back: to layers, then to the rest."""
         frames = noise[0].shape[: -len(self.stack.model.drawn[0])].numel()
         for layer in self.layers:
             layer.expect(frames // len(self.stack))
@@ -104,7 +108,12 @@ class Factored(Descent):
             terms, inputs = self._bound(self.means, self.layers, sequences, uniform, noise)
             loss = -terms[:, -1].sum()
             wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
-            down = torch.autograd.grad(loss, wanted)
+            return terms, inputs, torch.autograd.grad(loss, wanted)
+
+    def step(
+        self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        terms, inputs, down = self._back(sequences, uniform, noise)
         back, gradients = down[: len(self.layers)], down[len(self.layers) :]
         turns = self._turns(gradients)
         shorter = None
@@ -217,7 +226,7 @@ def _factored_bound(
 ) -> tuple[Tensor, list[Tensor]]:
     """The terms, and what came into each layer."""
     terms = bound(means, sequences, uniform, noise)
-    return terms, [layer.came.detach() for layer in layers]
+    return terms, [layer.came for layer in layers]
 
 
 class Turn(NamedTuple):

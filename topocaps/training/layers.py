@@ -123,8 +123,9 @@ class FactoredLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(self.models, -1, self.inputs).bfloat16()
-        self.came = pad(rows, (0, self.wide_inputs - self.inputs))
-        y = _Product.apply(self.came, self.coarse, self.scale(), self.slot)[..., : self.outputs]
+        wide = pad(rows, (0, self.wide_inputs - self.inputs))
+        self.came = wide.detach()
+        y = _Product.apply(wide, self.coarse, self.scale(), self.slot)[..., : self.outputs]
         bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
         return (y + bias[:, None]).reshape(*x.shape[:-1], self.outputs)
 
