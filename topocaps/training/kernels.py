@@ -92,6 +92,14 @@ def _descend(
     tl.store(coarse + at_coarse, w.to(tl.bfloat16), mask=inside)
 
 
+def tile(models: int, outputs: int, inputs: int) -> tuple[int, int, int]:
+    """How many outputs and inputs of a weight a program moves, and its warps.
+
+    A few models need many programs to fill a GPU.
+    """
+    return (64, 128, 4) if models > 4 else (64, 64, 4)
+
+
 def descend(
     rule: Sgd | Adam, x: Tensor, dy: Tensor, weight: Tensor, moments: Sequence[Tensor],
     coarse: Tensor, size: Tensor, spread: Tensor, shorter: Tensor | None = None,
@@ -111,7 +119,7 @@ def descend(
     # compiled code lays tensors out as it likes
     x, dy = (v if v.stride(2) == 1 else v.contiguous() for v in (x, dy))
     assert all(m.stride() == weight.stride() for m in moments) and coarse.is_contiguous()
-    out, inn = 64, 128 if models > 4 else 64
+    out, inn, warps = tile(models, outputs, inputs)
     grid = (triton.cdiv(outputs, out) * triton.cdiv(inputs, inn), models)
     adam = isinstance(rule, Adam)
     momentum, second_momentum = rule.betas if adam else (rule.momentum, 0.0)
@@ -121,5 +129,5 @@ def descend(
         INPUTS=inputs, OUTPUTS=outputs, PITCH=weight.stride(1), X_WIDTH=x.shape[2],
         DY_WIDTH=dy.shape[2], X_ROW=x.stride(1), DY_ROW=dy.stride(1),
         ADAM=adam, SHORTER=shorter is not None, TURNED=by is not None,
-        PARTS=1 if squares is None else squares.shape[1], ROWS=32, OUT=out, IN=inn, num_warps=4,
+        PARTS=1 if squares is None else squares.shape[1], ROWS=32, OUT=out, IN=inn, num_warps=warps,
     )  # fmt: skip

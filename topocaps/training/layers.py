@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +31,11 @@ def factor(model: GenerativeModel, members: int) -> list[FactoredLinear]:
             path, _, leaf = name.rpartition(".")
             factored = FactoredLinear({name: module}, members)
             setattr(model.get_submodule(path), leaf, factored)
+    for network in model.modules():
+        if isinstance(network, nn.Sequential):
+            for n, (one, after) in enumerate(pairwise(network)):
+                if isinstance(one, nn.ReLU) and isinstance(after, FactoredLinear):
+                    network[n] = Rectified(after.wide_inputs)
     return [module for module in model.modules() if isinstance(module, FactoredLinear)]
 
 
@@ -122,12 +128,12 @@ class FactoredLinear(nn.Module):
             self.slot = wanted.requires_grad_()
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(self.models, -1, self.inputs).bfloat16()
-        wide = pad(rows, (0, self.wide_inputs - self.inputs))
+        rows = x.reshape(self.models, -1, x.shape[-1]).bfloat16()
+        wide = pad(rows, (0, self.wide_inputs - x.shape[-1]))
         self.came = wide.detach()
-        y = _Product.apply(wide, self.coarse, self.scale(), self.slot)[..., : self.outputs]
         bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
-        return (y + bias[:, None]).reshape(*x.shape[:-1], self.outputs)
+        y: Tensor = _Product.apply(wide, self.coarse, self.scale(), bias, self.slot)
+        return y.reshape(*x.shape[:-1], self.outputs)
 
     def scale(self) -> Tensor | None:
         """g / |v| of every output, where weights are normalised: (models, wide outputs)."""
@@ -190,27 +196,63 @@ def _network(encoder: GaussianEncoder) -> nn.Sequential:
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ, scaled; its gradient with respect to the slot is what came back to the product."""
+    """x Wᵀ, scaled, and the bias; its gradient with respect to the slot is what came back to the
+    product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, coarse: Tensor, scale: Tensor | None, slot: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, coarse: Tensor, scale: Tensor | None, bias: Tensor, slot: Tensor
+    ) -> Tensor:
         y = torch.bmm(x, coarse.mT)
         if scale is None:
             ctx.save_for_backward(coarse)
-            return y
-        ctx.save_for_backward(coarse, y, scale)
-        return y * scale[:, None]
+        else:
+            ctx.save_for_backward(coarse, y, scale)
+            y = y * scale[:, None]
+        return y[..., : bias.shape[-1]] + bias[:, None]
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor]:
+    def backward(
+        ctx: Any, back: Tensor
+    ) -> tuple[Tensor | None, None, Tensor | None, Tensor, Tensor]:
         coarse, *scaled = ctx.saved_tensors
+        dy = pad(back.bfloat16(), (0, coarse.shape[1] - back.shape[-1]))
+        dbias = dy.sum(1, dtype=torch.float32)[:, : back.shape[-1]]
         dscale = None
         if scaled:
             y, scale = scaled
-            dscale = (dy * y).sum(1)
-            dy = (dy * scale[:, None]).to(y.dtype)
+            dscale = (dy * y.float()).sum(1)
+            dy = (dy * scale[:, None]).bfloat16()
         dx = torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None
-        return dx, None, dscale, dy
+        return dx, None, dscale, dbias, dy
+
+
+class Rectified(nn.Module):
+    """ReLU as the next layer wants it, in bf16 and ``wide``. What it gives is what a step keeps of
+    it: its own mask."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.wide = wide
+
+    def forward(self, x: Tensor) -> Tensor:
+        rectified: Tensor = _Rectify.apply(x, self.wide)
+        return rectified
+
+
+class _Rectify(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wide: int) -> Tensor:
+        y = pad(x.relu().bfloat16(), (0, wide - x.shape[-1]))
+        ctx.save_for_backward(y)
+        ctx.width = x.shape[-1]
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        (y,) = ctx.saved_tensors
+        dx = torch.where(y > 0, dy, 0.0)[..., : ctx.width]
+        return dx.float(), None
 
 
 def aligned(matrix: Tensor) -> Tensor:
