@@ -29,6 +29,8 @@ from topocaps.training.memory import plan, split
 from topocaps.training.stack import by_architecture
 from topocaps.training.watching import Silent
 
+NOTHING = nullcontext()
+
 
 def company(**settings):
     """Models that differ in everything a stack may hold: topography, mu and seed."""
@@ -251,23 +253,45 @@ def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere
     assert kept == [False, True, True]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("errs", [False, True])
+def halved(terms, *inputs):
+    return ((terms + terms.detach()) / 2, *inputs)
+
+
+def of_one_member(terms, *inputs):
+    """The gradient of the last member only, which is the shortest."""
+    return (torch.cat([terms[:-1], terms[-1:].detach()]), *inputs)
+
+
+def without_inputs(terms, *inputs):
+    return (terms, *([torch.zeros_like(one) for one in given] for given in inputs))
+
+
+ERRORS = {
+    "none": (lambda *found: found, ("fp32", "bf16")),
+    "half": (halved, ("fp32", "bf16")),
+    "a member": (of_one_member, ("fp32", "bf16")),
+    "what came in": (without_inputs, ("bf16",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "precision"), [(name, one) for name, (_, some) in ERRORS.items() for one in some]
+)
 def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
-    errs, precision, factored_anywhere, monkeypatch
+    error, precision, factored_anywhere, monkeypatch
 ):
-    """Here the compiler gives the right bound, and a gradient that is half as long."""
-    used = []
+    """Here the compiler gives the right bound, and a gradient that is wrong."""
+    used, errs = [], error != "none"
 
     def compiled(function):
         def run(*given):
             used.append(function)
             found = function(*given)
-            if not errs:
+            if "bound" not in function.__name__:
                 return found
-            terms, *inputs = found if isinstance(found, tuple) else (found,)
-            terms = (terms + terms.detach()) / 2
-            return (terms, *inputs) if inputs else terms
+            several = isinstance(found, tuple)
+            found = ERRORS[error][0](*(found if several else (found,)))
+            return found if several else found[0]
 
         return run
 
@@ -277,16 +301,24 @@ def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
     training = tc.Training(tc.Sgd(1e-3), precision=precision)
     found = []
     for compiling in (False, True):
-        with (
-            pytest.warns(UserWarning, match="other gradients")
-            if compiling and errs
-            else nullcontext()
-        ):
-            engine = Engine(company()[:1], sequences, [0], training, compiling=compiling)
+        members, numbers = company(), torch.get_rng_state()
+        with pytest.warns(UserWarning, match="other gradients") if compiling and errs else NOTHING:
+            engine = Engine(members, sequences, range(4), training, compiling=compiling)
+        assert torch.equal(numbers, torch.get_rng_state())
+        assert all(p.grad is None for p in members[0].parameters())
         used.clear()
         found.append(engine.advance(1, 5, 100))
     assert found[0] == found[1]  # whose random numbers were not touched either
     assert bool(used) is not errs
+
+
+def test_layers_that_keep_statistics_have_kept_none_before_the_first_step(monkeypatch):
+    for module in ("descent", "engine"):
+        monkeypatch.setattr(f"topocaps.training.{module}.compiled", lambda function: function)
+    normed = model(topography=TOPOGRAPHY)
+    normed.z_given_x.network.insert(1, torch.nn.BatchNorm1d(6))  # of six frames
+    Engine([normed], tc.Sequences.of(frames()), [0], tc.Training(), compiling=True)
+    assert normed.z_given_x.network[1].num_batches_tracked == 0
 
 
 def test_only_layers_that_are_called_once_are_factored():

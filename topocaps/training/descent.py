@@ -20,8 +20,8 @@ from topocaps.topography import Topography
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
-#: a gradient this much smaller than that of another parameter is rounding
-NEGLIGIBLE, NOTHING = 1e-5, 1e-30
+NEGLIGIBLE = 1e-5  # of a gradient, beside the longest of another parameter
+NOTHING = 1e-30
 
 
 class Means(nn.Module):
@@ -93,7 +93,7 @@ class Descent(ABC):
     def gradients(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        """What a step would go by, without taking it."""
+        """What a step would go by, without taking it; members in front where there are several."""
 
     @abstractmethod
     def compile(self, on: bool = True) -> None:
@@ -143,7 +143,9 @@ class Plain(Descent):
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> list[Tensor]:
         self._back(sequences, uniform, noise)
-        return [p.grad.clone() for p in self.parameters.values() if p.grad is not None]
+        found = [p.grad for p in self.parameters.values() if p.grad is not None]
+        self.optimiser.zero_grad()
+        return found
 
     def _back(self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]) -> Tensor:
         """The terms; parameters have their gradients then."""
@@ -218,14 +220,16 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, options={"comprehensive_padding": False})
 
 
-def apart(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    """The largest difference of two gradients in any parameter, relative to the second."""
-    both = [(a.float(), b.float()) for a, b in zip(some, others, strict=True)]
-    whole = max(b.norm().item() for _, b in both)
-    found = [
-        (a - b).norm().item() / max(b.norm().item(), NEGLIGIBLE * whole, NOTHING) for a, b in both
+def apart(some: Sequence[Tensor], others: Sequence[Tensor], members: int) -> float:
+    """The largest difference of two gradients, in any parameter of any member, relative to the
+    second; tensors have the members in front where there are several."""
+    lengths = [
+        [one.float().reshape(members, -1).norm(dim=1) for one in (a - b, b)]
+        for a, b in zip(some, others, strict=True)
     ]
-    return max(found, key=lambda one: math.inf if math.isnan(one) else one)
+    off, length = (torch.stack(column) for column in zip(*lengths, strict=True))
+    least = (NEGLIGIBLE * length.amax(0)).clamp_min(NOTHING)  # less is rounding
+    return (off / torch.maximum(length, least)).nan_to_num(math.inf).max().item()
 
 
 def readable(stack: Stack) -> GenerativeModel:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -159,26 +160,32 @@ class Engine:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """The step as a CUDA graph. The steps that warm it up leave no trace."""
-        held = [value for part in self.parts for value in part.stack.tensors().values()]
-        before = [value.detach().clone() for value in held]
         # parameters are older than the streams of the graph, which waits for them anyway
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with _untouched(*(part.stack for part in self.parts)):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    self._step()
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(graph):
                 self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
-        with torch.no_grad():
-            for value, first in zip(held, before, strict=True):
-                value.copy_(first)
         for part in self.parts:
             part.descent.forget()
             part.failed.zero_()
         return graph
+
+
+@contextmanager
+def _untouched(*stacks: Stack) -> Iterator[None]:
+    """What stacks hold is afterwards as it was."""
+    held = [value for stack in stacks for value in stack.tensors().values()]
+    before = [value.detach().clone() for value in held]
+    yield
+    with torch.no_grad():
+        for value, first in zip(held, before, strict=True):
+            value.copy_(first)
 
 
 class _Part:
@@ -209,19 +216,21 @@ class _Part:
 
     def compile(self, sequences: SequenceSet) -> None:
         """Run as compiled code, if its gradients are those of the plain one: compilers err."""
-        numbers = randomness(range(len(self.stack)), with_doubles(self.device))
-        given = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
-        plain = self.descent.gradients(sequences, *given)
-        self.descent.compile()
-        if not (off := apart(self.descent.gradients(sequences, *given), plain)) <= ALIKE:
-            self.descent.compile(False)
-            warnings.warn(
-                f"compiled code has other gradients than plain code, by {off:.0%}: plain code is"
-                " used, and is slower",
-                stacklevel=2,
-            )
+        with _untouched(self.stack), torch.random.fork_rng():
+            numbers = randomness(range(len(self.stack)), with_doubles(self.device))
+            given = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
+            plain = self.descent.gradients(sequences, *given)
+            self.descent.compile()
+            off = apart(self.descent.gradients(sequences, *given), plain, len(self.stack))
+        if off <= ALIKE:
+            self.record = compiled(_record)
             return
-        self.record = compiled(_record)
+        self.descent.compile(False)
+        warnings.warn(
+            f"compiled code has other gradients than plain code, by {off:.0%} (the compiler errs, "
+            "or layers draw random numbers of their own): plain code is used, and is slower",
+            stacklevel=2,
+        )
 
     def advance(self, sequences: SequenceSet, step: Tensor) -> None:
         """One step for every member."""

@@ -94,8 +94,11 @@ class Factored(Descent):
 
     def gradients(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        return self._back(sequences, uniform, noise)[2]
+    ) -> list[Tensor]:
+        _, inputs, down = self._back(sequences, uniform, noise)
+        back, rest = down[: len(self.layers)], down[len(self.layers) :]
+        parts = [part for one in (*inputs, *back) for part in one.split(len(self.stack))]
+        return [*parts, *rest]
 
     def _back(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
