@@ -19,7 +19,6 @@ from topocaps.recipes import find
 from topocaps.training.engine import Engine
 
 BASE = find("capsules/mnist")
-PROBED, JUDGED = 20_000, 5_000
 
 
 def recipe_of(variant):
@@ -55,7 +54,7 @@ def main():
             print(round(time.perf_counter() - began), first + each - 1, variant, told, flush=True)
     failed = engine.failures()
     engine.write_back()
-    fitted, judged = train.balanced(PROBED, 0), validation.balanced(JUDGED, 0)
+    fitted, judged = train.balanced(None, 0), validation.balanced(None, 0)
     for place, (variant, model) in enumerate(zip(variants, models, strict=True)):
         found = {"failed": failed[place]} if place in failed else {
             "accuracy": accuracy(model, fitted, judged), **bounds(model, judged)

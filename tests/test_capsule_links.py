@@ -92,6 +92,40 @@ def test_the_relaxed_density_of_a_child_integrates_to_one_over_poses_and_presenc
     assert torch.trapezoid(found, logits).item() == pytest.approx(1, abs=5e-3)
 
 
+@torch.no_grad()
+def certain_by_hand(link, parents, children):
+    """p(t, A | parents) of presences that are 0 or 1: Eq. 3-6 as they are printed."""
+    selection, whole = selection_by_hand(link, parents), torch.ones((), **DOUBLE)
+    for j, (there, pose) in enumerate(zip(children.presences, children.poses, strict=True)):
+        chances = []
+        for i in range(len(selection)):
+            gamma = link.presence[i, j].sigmoid()
+            on = Normal(*expected_by_hand(link, parents, i, j))
+            off = Normal(torch.zeros(6, **DOUBLE), link.absent)
+            chance, known = (gamma, on) if there == 1 else (1 - gamma, off)
+            chances.append(selection[i, j] * chance * known.log_prob(pose).sum().exp())
+        whole = whole * sum(chances)
+    return whole
+
+
+@pytest.mark.parametrize("parents", [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("children", [(True, True, True), (False, True, False)])
+def test_certain_children_have_the_density_that_is_printed(parents, children):
+    link, above = link_of(loose=1.3, absent=1.7, temperature=0.7), wholes_there(*parents)
+    below = wholes_there(*children)
+    found = link.log_density(above, below)
+    torch.testing.assert_close(found, certain_by_hand(link, above, below).log(), **EXACT)
+    for gradient in torch.autograd.grad(found, list(link.parameters()), allow_unused=True):
+        assert gradient is None or gradient.isfinite().all()
+
+
+@temperatures
+def test_what_no_presence_is_certain_of_is_relaxed(temperature):
+    link, parents, children = link_of(temperature=temperature), capsules_of(2), capsules_of(3)
+    plain = link.log_joint(parents, children, relaxed=True)
+    assert torch.equal(link.log_joint(parents, children), plain)
+
+
 def test_routing_is_bayes_rule_for_selections():
     link, parents, children = link_of(), capsules_of(2), capsules_of(3)
     wanted = torch.zeros(3, 3, **DOUBLE)

@@ -16,6 +16,7 @@ from topocaps.metrics.capsules import (
     presence_and_pose,
     presence_logits,
     refitted,
+    strangers,
     strokes,
 )
 
@@ -125,7 +126,7 @@ def test_rotated_scaled_and_mirrored_copies_are_found_and_strangers_are_not():
     assert found.errors[planted].max() < 0.03
     assert found.errors[~planted & ~torch.eye(8, dtype=torch.bool)].min() > 0.2
     assert torch.equal(found.errors, found.errors.T) and (found.errors.diagonal() == 0).all()
-    assert found.share() == pytest.approx(6 / 8)
+    assert found.share(strangers(8, 12, sets=1)) == pytest.approx(6 / 8)
 
 
 def test_a_template_is_its_own_best_copy():
@@ -152,7 +153,7 @@ def test_a_models_templates_are_measured_without_their_gradients():
     found = affine_copies(templates.images())
     torch.testing.assert_close(found.errors, alone.errors)
     assert found.errors.shape == (3, 3) and not found.errors.requires_grad
-    assert 0 <= found.share() <= 1 and templates.alpha.grad is None
+    assert found.share(found.nearest) == 0 and templates.alpha.grad is None
     with pytest.raises(tc.BadInput, match="two or more"):
         affine_copies(templates.images()[:1])
 
@@ -163,3 +164,11 @@ def test_strokes_are_drawn_from_their_seed_and_are_much_alike():
     assert torch.equal(some, strokes(5, 12, seed=1)) and not torch.equal(some, strokes(5, 12, 2))
     assert (some[:, 1].sum((1, 2)) > 4).all()
     assert affine_copies(some).nearest.max() < 0.5
+
+
+def test_strokes_that_have_nothing_to_do_with_each_other_are_seldom_copies():
+    known = strangers(6, 12)
+    assert known.shape == (24,)
+    assert affine_copies(strokes(6, 12, seed=9)).share(known) < 0.4
+    again = torch.cat([strokes(3, 12, seed=9), strokes(3, 12, seed=9)])
+    assert affine_copies(again).share(known) == 1

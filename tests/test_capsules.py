@@ -20,7 +20,7 @@ from small_capsules import (
     model_of,
     normal,
 )
-from torch.distributions import Categorical, Normal, RelaxedBernoulli
+from torch.distributions import Bernoulli, Categorical, Normal, RelaxedBernoulli
 
 from topocaps import BadInput
 from topocaps.building import build
@@ -73,6 +73,23 @@ def test_the_density_of_a_scene_is_the_product_down_the_layers(sizes):
     torch.testing.assert_close(model.log_density(layers, x), wanted + pixels.sum((-3, -2, -1)))
 
 
+@pytest.mark.parametrize("sizes", [(2, 3), (2, 2, 3)])
+def test_a_scene_that_was_drawn_has_a_density(sizes):
+    """Of wholes, the probability of being there (Eq. 1) and the density of where (2)."""
+    model = model_of(sizes, prior=0.2, temperature=0.7)
+    scene = model.sample(20)
+    wholes = scene.layers[0]
+    there = Bernoulli(torch.tensor(0.2, **DOUBLE)).log_prob(wholes.presences).sum(-1)
+    wanted = there + Normal(0.0, 1.0).log_prob(wholes.poses).sum((-1, -2))
+    torch.testing.assert_close(model.log_prior(wholes), wanted)
+    for link, two in zip(model.links, pairwise(scene.layers), strict=True):
+        wanted = wanted + link.log_density(*two)
+    wanted = wanted + model.log_likelihood(scene.layers[-1], scene.x)
+    found = model.log_density(scene.layers, scene.x)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, wanted)
+
+
 def test_the_value_with_drawn_kls_is_the_one_with_closed_kls_in_expectation():
     """log p - log q of the same 4,000 draws of q, against ``evidence``; and kl_wholes by itself."""
     model = model_of((2, 2), temperature=0.7)
@@ -85,6 +102,7 @@ def test_the_value_with_drawn_kls_is_the_one_with_closed_kls_in_expectation():
             belief.log_density(values, 0.7) for belief, values in zip(beliefs, layers, strict=True)
         ]
         value = model.log_density(layers, x) - sum(log_q)
+        torch.testing.assert_close(model.bound(x, beliefs, layers, drawn_kl=True).elbo, value)
         drawn = log_q[0] - log_prior_by_hand(model, layers[0])
     assert value.std() > 0.1
     assert is_zero(value - found.elbo) and is_zero(drawn - found.kl_wholes)
@@ -263,6 +281,27 @@ def test_shares_are_of_parts_that_are_there():
     torch.testing.assert_close(found.wholes_on, wholes.presences.sum(-1))
 
 
+def test_of_several_layers_the_worst_is_told():
+    """The lowest connection is well, and all objects in the middle belong to nobody, or to one."""
+    model = lively(model_of((3, 4, 5)))
+    x = images_of(model, 16, 2)
+    well = model.evidence(x)
+    assert well.clutter.max() < 0.9 and well.largest_share.max() < 0.9
+    model.links[0].affinity.data.fill_(-40.0)
+    assert model.evidence(x).clutter.min() > 0.9
+    with torch.no_grad():
+        model.links[0].clutter = 1e-12
+        model.links[0].affinity[1], model.links[0].spread[1] = 20.0, 1.0
+    assert model.evidence(x).largest_share.min() > 0.9
+
+
+def test_a_whole_without_a_rival_is_not_told_off_for_taking_all():
+    model = model_of((1, 4, 5), clutter=1e-3)
+    found = model.evidence(images_of(model, 16, 2))
+    parents = 4
+    assert 1 / parents / 2 < found.largest_share.max() < 0.9
+
+
 def means_of(model):
     found = model.evidence(images_of(model, 16, 2))
     return {term: getattr(found, term).mean().item() for term in model.terms}
@@ -283,6 +322,15 @@ def test_a_model_that_lives_has_no_complaint():
     assert means["logit_spread"] > 0.2 and model.complaint(means) is None
     healthy = {"logit_spread": 1.0, "largest_share": 0.5, "clutter": 0.3}
     assert model.complaint(healthy) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_before_training_the_top_sleeps_and_it_is_said(seed):
+    torch.manual_seed(seed)
+    model = PartWhole((1, 28, 28), sizes=(8, 12), width=64, depth=2)
+    with torch.no_grad():
+        means = {"logit_spread": model(torch.rand(64, 1, 1, 28, 28)).logit_spread.mean().item()}
+    assert "not yet awake" in model.complaint({**means, "largest_share": 0.3, "clutter": 0.3})
 
 
 def test_a_dead_top_is_complained_of():
@@ -354,13 +402,25 @@ def test_bad_images_are_refused_by_a_sentence(x, why):
         model_of((2, 3), (1, 4, 6)).check(x)
 
 
-@pytest.mark.parametrize("sizes", [(), (3,), (0, 3), (3, 0), (2, -1, 3)])
+@pytest.mark.parametrize("x, why", bad_images().values(), ids=bad_images())
+def test_nothing_is_believed_of_bad_images(x, why):
+    with pytest.raises(BadInput, match=why):
+        model_of((2, 3), (1, 4, 6)).believe(x)
+
+
+@pytest.mark.parametrize("sizes", [(), (3,), (0, 3), (3, 0), (2, -1, 3), (True, 2), "23", None])
 def test_sizes_that_make_no_layers_are_refused(sizes):
     with pytest.raises(BadInput, match="two layers or more"):
         model_of(sizes)
 
 
-@pytest.mark.parametrize("frame_shape", [(), (8, 8), (1, 1, 8, 8), (0, 8, 8), (1, 3, 8), (1, 8, 2)])
+@pytest.mark.parametrize(
+    "frame_shape",
+    [
+        *((), (8, 8), (1, 1, 8, 8), (0, 8, 8), (1, 3, 8), (1, 8, 2)),
+        *((1.0, 8, 8), (1, 8.5, 8), (True, 8, 8), "abc", None, 8),
+    ],
+)
 def test_frames_that_make_no_image_are_refused(frame_shape):
     with pytest.raises(BadInput, match="channels, height, width"):
         model_of((2, 3), frame_shape)

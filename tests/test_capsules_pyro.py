@@ -61,17 +61,13 @@ def layers_of(trace, layers):
 
 
 def our_bound(model, layers, x):
-    """Minus the sampled bound (Eq. 8): log q - log p of (images, *frame), summed."""
+    """Minus the bound (Eq. 8) of (images, *frame), all KLs drawn, summed."""
     beliefs = [model.part_encoder(x)]
     for encoder, below in zip(model.whole_encoders[::-1], layers[:0:-1], strict=True):
         beliefs.append(encoder(below))
     if model.poses_are is Poses.DELTA:
         beliefs = [replace(belief, spread=None) for belief in beliefs]
-    q = sum(
-        belief.log_density(layer, model.temperature)
-        for belief, layer in zip(beliefs[::-1], layers, strict=True)
-    )
-    return (q - model.log_density(layers, x)).sum()
+    return -model.bound(x, beliefs[::-1], layers, drawn_kl=True).elbo.sum()
 
 
 @every_kind_of_pose

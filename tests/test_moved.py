@@ -15,6 +15,7 @@ from topocaps.data.moved import (
     MovedDigits,
     Moves,
     affnist,
+    affnist_files,
     affnist_style,
     linear_map,
     placed,
@@ -260,6 +261,50 @@ def test_affnist_is_read_as_its_columns_say(tmp_path):
     assert np.array_equal(found.images, images) and np.array_equal(found.classes, classes)
     shown = MovedDigits(found.images, found.classes, Moves(canvas=40)).show(script(7, *[0] * 6))
     assert np.array_equal(shown.x[0, 0], torch.from_numpy(images[7]) / 255)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["test_batches/2.mat", "test_batches/10.mat"],
+        ["transformed/test_batches/1.mat"],
+        ["affNIST/transformed/test_batches/1.mat", "affNIST/transformed/test_batches/2.mat"],
+        ["test.mat"],
+        ["affnist/test.mat"],
+        ["affNIST_test.mat"],
+        ["AFFNIST-a.mat", "AFFNIST-b.mat"],
+        ["affnist/1.mat", "affnist/2.mat"],
+        ["affNIST_test_batches/9.mat", "affNIST_test_batches/10.mat"],
+    ],
+)
+def test_affnist_is_found_under_its_published_names(tmp_path, names):
+    """All batches in their order, and nothing that models may have been trained on."""
+    others = ["1.mat", "affNIST_training.mat", "training_and_validation_batches/1.mat",
+              "affnist/training_batches/1.mat", "affnist/just_centered/test.mat"]  # fmt: skip
+    for name in (*names, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert affnist_files(tmp_path) == [tmp_path / name for name in names]
+
+
+def test_where_there_is_no_affnist_none_is_found(tmp_path):
+    (tmp_path / "train-images-idx3-ubyte.gz").touch()
+    assert affnist_files(tmp_path) == []
+
+
+def test_batches_of_affnist_are_read_one_after_another(tmp_path):
+    images = np.zeros((3, 40, 40), np.uint8)
+    write_mat(tmp_path / "1.mat", images, np.array([0, 5, 9], np.uint8))
+    write_mat(tmp_path / "2.mat", images[:2], np.array([7.0, 1.0]))
+    found = affnist(tmp_path / "1.mat", tmp_path / "2.mat")
+    assert found.images.shape == (5, 40, 40) and found.classes.tolist() == [0, 5, 9, 7, 1]
+
+
+@pytest.mark.parametrize("label", [10, 300, -1, 0.5, math.nan])
+def test_labels_that_are_no_digits_are_refused(tmp_path, label):
+    write_mat(tmp_path / "1.mat", np.zeros((3, 40, 40), np.uint8), np.array([0, 1, label]))
+    with pytest.raises(tc.BadInput, match="0 to 9"):
+        affnist(tmp_path / "1.mat")
 
 
 def test_what_is_not_affnist_is_refused_in_a_sentence(tmp_path, monkeypatch):

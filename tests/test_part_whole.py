@@ -4,11 +4,14 @@ import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from topocaps import BadInput, study
 from topocaps.data.mnist import Digits
+from topocaps.examine.digits import probed
 from topocaps.recipes import find, part_whole
 from topocaps.recipes.tables import TABLES
 from topocaps.reproduce import reproduce
@@ -78,7 +81,7 @@ def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
 def test_a_run_that_has_collapsed_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("topocaps.capsules.model.DEAD", 1e9)
     (run,) = study.run_jobs([study.Job(small("capsules/mnist"), tmp_path)], device="cpu")
-    assert run.metrics["complaint"].startswith("collapsed: presences of wholes hardly vary")
+    assert run.metrics["complaint"].startswith("collapsed")
     assert "collapsed" in (tmp_path / "report.html").read_text()
     assert "complaint" in json.loads((tmp_path / "metrics.jsonl").read_text())
 
@@ -99,6 +102,31 @@ def test_a_tuned_model_starts_from_the_weights_of_its_seed(tmp_path, monkeypatch
     assert started.settings["seed"] == 3 and run.metrics["is_bound"]
     for name, value in started.model.state_dict().items():
         assert torch.equal(value, seen["capsules/mnist-tuned"][name]), name
+
+
+def test_normal_poses_from_the_start_are_trained_for_as_long_as_both_together():
+    normal, tuned = find("capsules/mnist-normal"), find("capsules/mnist-tuned")
+    both = tuned.training.epochs + find(tuned.start).training.epochs
+    assert normal.training == replace(tuned.training, epochs=both)
+
+
+def test_affnist_itself_is_measured_where_it_lies_beside_mnist(tmp_path):
+    classes = np.arange(12, dtype=np.uint8) % 10
+    images = np.random.default_rng(0).integers(0, 256, (1600, 12), dtype=np.uint8)
+    (tmp_path / "test_batches").mkdir()
+    for batch in (1, 2):
+        data = {"image": images, "label_int": classes[None]}
+        savemat(tmp_path / "test_batches" / f"{batch}.mat", {"affNISTdata": data})
+    seen = []
+
+    def read(x):
+        seen.append(len(x))
+        return {"ink": x.flatten(1)[:, :4]}
+
+    found = probed(read, 40, torch.device("cpu"))
+    assert seen[-1] == 24
+    assert found["accuracy"]["ink"].keys() == {"0", "affnist-style", "affnist"}
+    assert found["refitted"]["ink"].keys() == {"0", "affnist-style"}
 
 
 def test_a_scene_that_may_turn_trains_too(tmp_path):

@@ -16,6 +16,7 @@ from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
 
+COMMON = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
 TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
 
 
@@ -51,9 +52,11 @@ def test_a_table_is_run_kept_and_written_once(small, tmp_path):
         assert (tmp_path / "results" / recipe.name / "traversals.png").exists()
         mean = sum(one["equivariance_error"] for one in found) / 2
         row = next(line for line in page.splitlines() if recipe.name in line)
-        assert f"{mean:,.0f} ±" in row and f"{recipe.claims['equivariance_error']:,.0f}" in row
+        assert f"{mean:,.0f} ±" in row and f"{recipe.claims['equivariance_error'][0]:,.0f}" in row
     again, said = reproduce(tmp_path)
-    assert said == ["table2: 4 results are there, 0 to run"] and again == page
+    assert said[0] == "table2: 4 results are there, 0 to run" and again == page
+    assert said[1].startswith("short: epochs of each: 1, seeds: 2") and "in full" in said[2]
+    assert "`topocaps reproduce table2 --epochs 1`" in page
     more, said = reproduce(tmp_path, seeds=3)
     assert said[0] == "table2: 4 results are there, 2 to run" and more != page
 
@@ -65,6 +68,8 @@ def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path
     for _ in range(2):
         page, said = reproduce(tmp_path, seeds=1)
         assert any("is not finite" in line for line in said) and second.name in page
+        (row,) = [line for line in page.splitlines() if f"`{first.name}`" in line]
+        assert "(0 seeds)<br>seed 0: " in row and "is not finite at step" in row
     assert Results(tmp_path / "results").of(first) == []
 
 
@@ -97,7 +102,7 @@ def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatc
 
 def test_a_result_without_the_numbers_of_a_table_is_run_again(small, tmp_path):
     results, recipe = Results(tmp_path), small.recipes[0]
-    results.keep(recipe, 0, {"epochs": 100, "traversal_gain": None})
+    results.keep(recipe, 0, COMMON | {"traversal_gain": None})
     assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].numbers)
     assert not results.has(recipe, 0, TABLES["probes"].numbers)
 
@@ -115,6 +120,31 @@ def test_names_go_together_and_groups_go_one_by_one():
     assert named(["extensions", "probes"])[:2] == [["probes"], ["speed"]]
     with pytest.raises(tc.BadInput, match="there is no 'table9' to reproduce; there are table1"):
         named(["table1", "table9"])
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '{"note": 1}', "no JSON"])
+def test_what_is_no_result_is_named_before_anything_is_trained(content, small, tmp_path):
+    path = Results(tmp_path / "results").path(find("mnist/fast/vae"), 0)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(tc.BadInput, match=r"is not (JSON|a result)"):
+        reproduce(tmp_path)
+    assert not (tmp_path / "runs").exists()
+    path.rename(path.with_name("seed-0-old.json"))  # nobody asks for this
+    reproduce(tmp_path, seeds=1)
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_trained(small, tmp_path):
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(tc.BadInput, match="cannot write to the folder"):
+        reproduce(tmp_path)
+
+
+def test_a_run_that_is_said_to_be_bad_is_on_the_page(tmp_path):
+    results, recipe = Results(tmp_path), find("capsules/mnist")
+    said = {"accuracy": {"presences": {"0": 0.1}}, "complaint": "collapsed: the top is dead"}
+    results.keep(recipe, 0, COMMON | said | {"seed": 0})
+    assert "seed 0: collapsed: the top is dead" in results.write_page().read_text()
 
 
 def test_results_of_other_epochs_are_not_mixed(small, tmp_path):
@@ -178,6 +208,16 @@ def test_neighbours_of_an_organised_map_agree_and_of_a_random_one_do_not():
     assert tc.metrics.neighbour_agreement(mixed).p_value > 0.01
 
 
+def test_neighbours_that_show_the_same_image_do_not_count():
+    """Blocks of one image each, of random classes: nothing is organised."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.arange(36).reshape(6, 6).repeat_interleave(3, 0).repeat_interleave(3, 1)
+    classes = torch.randint(10, (36,), generator=generator)[images]
+    assert tc.metrics.neighbour_agreement(classes).p_value == 1e-4
+    found = tc.metrics.neighbour_agreement(classes, images)
+    assert found.p_value > 0.01 and found.observed == pytest.approx(0.1, abs=0.08)
+
+
 def test_the_strongest_image_of_a_site_is_found_over_all_batches():
     images = torch.zeros(7, 1, 1, 2, 2)
     images[5, 0, 0, 1, 0] = 1.0  # the strongest for site (1, 0), in a later batch
@@ -194,12 +234,11 @@ def test_the_strongest_image_of_a_site_is_found_over_all_batches():
 def test_claims_are_judged_by_their_numbers(tmp_path):
     results = Results(tmp_path)
     claim = CLAIMS[0]  # K = 3 beats K = 1 on MNIST: log p(x) higher, E_eq lower
-    common = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
 
     def keep(recipe, likelihoods, errors):
         for seed, (likelihood, error) in enumerate(zip(likelihoods, errors, strict=True)):
             numbers = {"log_px_paper": likelihood, "equivariance_error": error}
-            results.keep(recipe, seed, {**common, **numbers})
+            results.keep(recipe, seed, COMMON | numbers)
 
     assert "Claims" not in results.write_page().read_text()
     keep(claim.that, [-190.0, -191.0, -189.0], [3000, 3010, 2990])
@@ -214,6 +253,27 @@ def test_claims_are_judged_by_their_numbers(tmp_path):
         assert line.endswith(f"| **{verdict}** |") and "against −190.0" in line
 
 
+def test_single_seeds_are_judged_by_the_spread_of_others_or_not_at_all(tmp_path):
+    results, claim = Results(tmp_path), CLAIMS[0]
+
+    def keep(recipe, seed, likelihood):
+        numbers = {"log_px_paper": likelihood, "equivariance_error": likelihood}
+        results.keep(recipe, seed, COMMON | numbers)
+
+    def line():
+        page = results.write_page().read_text()
+        return next(line for line in page.splitlines() if claim.text in line)
+
+    keep(claim.this, 0, -190.0)
+    keep(claim.that, 0, -190.5)
+    assert "not decided: single seeds" in line()
+    for seed, likelihood in enumerate((-188.0, -189.0, -190.0)):  # a spread of 1
+        keep(find("mnist/camera-ready/vae"), seed, likelihood)
+    assert "does not hold" in line()
+    keep(claim.this, 0, -187.0)
+    assert "holds in part" in line()  # the likelihood, and not the error
+
+
 def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
     """E_eq of a trained model must be lower than that of the same model before its first step."""
     results = Results(tmp_path)
@@ -222,8 +282,7 @@ def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
     for trained, verdict in (([400, 410], "holds"), ([500, 510], "does not hold")):
         for seed, error in enumerate(trained):
             numbers = {"equivariance_error": error, "untrained": {"equivariance_error": 450 + seed}}
-            common = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
-            results.keep(learned.these[0], seed, {**common, **numbers})
+            results.keep(learned.these[0], seed, COMMON | numbers)
         page = results.write_page().read_text()
         line = next(line for line in page.splitlines() if learned.text in line)
         assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")

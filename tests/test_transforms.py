@@ -14,6 +14,7 @@ import torch
 import topocaps as tc
 from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import MOTIONS, SCALES, STEPS, TransformedImages, rgb, sample, turned
+from topocaps.recipes.data import Mnist
 
 
 def turn(images, angle, scale):
@@ -250,9 +251,21 @@ def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
     labels.unlink()
     with pytest.raises(tc.BadInput, match=r"there is no train-labels-idx1-ubyte .or .gz. in"):
         tc.data.mnist(folder)
-    labels.write_bytes(gzip.compress(idx(torch.arange(7))))
-    with pytest.raises(tc.BadInput, match="is not MNIST: train should have 25 images"):
+    for wrong in (torch.arange(7), torch.arange(25)):  # too few; a class 24
+        labels.write_bytes(gzip.compress(idx(wrong)))
+        with pytest.raises(tc.BadInput, match="is not MNIST: train should have 25 images"):
+            tc.data.mnist(folder)
+    labels.unlink()
+    images.unlink()
+    with pytest.raises(tc.BadInput, match="no train-images-idx3-ubyte, no train-labels-idx1-ubyte"):
         tc.data.mnist(folder)
+
+
+def test_what_only_looks_like_mnist_is_not_called_so(folder, monkeypatch):
+    assert Mnist().load(folder).source == "files laid out as MNIST's, which are not MNIST"
+    sums = {file.stem: "" for file in folder.iterdir()}  # any sum will do
+    monkeypatch.setattr(sys.modules["topocaps.data.mnist"], "_SUMS", sums)
+    assert Mnist().load(folder).source == "MNIST"
 
 
 @pytest.mark.skipif("TOPOCAPS_DATA" not in os.environ, reason="needs MNIST's files")
@@ -260,4 +273,5 @@ def test_the_real_mnist_is_what_it_was():
     train, test = tc.data.digits()
     assert train.classes[:5].tolist() == [5, 0, 4, 1, 9] and test.classes[:3].tolist() == [7, 2, 1]
     assert [len(part) for part in tc.data.mnist()] == [48_000, 12_000, 10_000]
+    assert train.source == "MNIST"
     assert train.images.float().mean().item() == pytest.approx(33.3184, abs=1e-3)

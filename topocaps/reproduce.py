@@ -9,15 +9,19 @@ from typing import Any
 from topocaps import figures
 from topocaps.errors import BadInput
 from topocaps.examine import examination_of
+from topocaps.files import make_folder, read_json
 from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
-from topocaps.recipes.data import SOME
 from topocaps.recipes.tables import TABLES, Number
 from topocaps.results import Results
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
+from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
 
-H200_SECONDS = 104e-6  # a step of a model in a table: the run of results/mnist/camera-ready
+#: a step of a model in a table, as measured: batches of 8, of 128, part-whole models
+H200_SECONDS = {"small": 113e-6, "large": 0.83e-3, "parts": 1.85e-3}
+SMALL = 32  # sequences of a batch
+SEEDS = 3  # of a table in full
 
 
 def reproduce(
@@ -35,7 +39,9 @@ def reproduce(
     Run folders are in ``runs``, small results in ``out``. What is there is not run again. Models
     of all tables that can be trained together are.
     """
+    make_folder(out)
     results = Results(out)
+    results.check()
     wanted = {name: [as_long(recipe, epochs) for recipe in recipes_of(name)] for name in tables}
     jobs: dict[Path, Job] = {}
     for name, recipes in wanted.items():
@@ -54,17 +60,24 @@ def reproduce(
         there = len(recipes) * seeds - len(missing)
         say(f"{name}: {there} results are there, {len(missing)} to run")
         jobs |= {job.out: job for job in missing}
-    if epochs is not None and jobs:
-        say(f"short: {epochs} of the papers' epochs, measured on {SOME} sequences of each kind")
+    if epochs is not None:
+        say(
+            f"short: epochs of each: {epochs}, seeds: {seeds}; the page says what it is measured on"
+        )
     recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = recipe_of[run.name], run.metrics["seed"]
-        metrics = run.metrics | _more(run, data, device)
+        more = _more(run, data, device)
+        control = {**run.metrics["untrained"], **more.pop("untrained", {})}
+        metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
         if seed == 0:  # first: a result that is there is not run again
             _show(run, results.path(recipe, 0).parent, data)
         results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
-    if epochs is not None and jobs:
+    for job in jobs.values():
+        if (failure := RunFolder(job.out).failure).exists():
+            results.keep_failure(job.recipe, job.seed, read_json(failure)["failure"])
+    if epochs is not None:
         for name, recipes in wanted.items():
             say(_how_long(name, results, recipes, epochs))
     results.draw()
@@ -126,16 +139,32 @@ def _how_long(name: str, results: Results, recipes: Sequence[BaseRecipe], epochs
     found = [one for recipe in recipes for one in results.of(recipe)]
     if not found:
         return f"{name}: nothing was finished, so nobody knows how long it would take"
-    here = sum(one["seconds"] / one["together"] for one in found) / len(found) / epochs
+    here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
     full = recipes_of(name)
-    models, whole = 3 * len(full), full[0].training.epochs
-    hours = here * models * whole / 3600
-    steps = (full[0].training.epoch_size or 48_000) / full[0].training.batch * whole
-    gpu = models * steps * H200_SECONDS / 3600
-    return (
-        f"{name} in full ({models} models, {whole} epochs) would train for {_long(hours)} here, "
-        f"and about {_long(gpu)} on an H200"
+    whole = [recipe.training.epochs for recipe in full]
+    hours, gpu = (
+        SEEDS * sum(each) / 3600
+        for each in ([here * count for count in whole], map(_on_an_h200, full))
     )
+    length = f"{whole[0]}" if len(set(whole)) == 1 else f"{min(whole)} to {max(whole)}"
+    return (
+        f"{name} in full ({SEEDS * len(full)} models, {length} epochs) would train for "
+        f"{_long(hours)} here, and about {_long(gpu)} on an H200"
+    )
+
+
+def _on_an_h200(recipe: BaseRecipe) -> float:
+    """Seconds of a model in the company of its table."""
+    training = recipe.training
+    kind = (
+        "parts"
+        if recipe.name.startswith("capsules/")
+        else "large"
+        if training.batch > SMALL
+        else "small"
+    )
+    steps = (training.epoch_size or 48_000) / training.batch * training.epochs
+    return steps * H200_SECONDS[kind]
 
 
 def _long(hours: float) -> str:

@@ -37,12 +37,12 @@ class Results:
         path = self.path(recipe, seed)
         if not path.exists():
             return False
-        found = read_json(path)
+        found = _read(path)
         epochs = found["epochs"]
         if epochs != recipe.training.epochs:
             raise BadInput(
                 f"{path} is of {epochs} epochs, and {recipe.training.epochs} are asked for: "
-                "choose another --out"
+                "choose another --out and another --runs"
             )
         return not numbers or any(number.path[0] in found for number in numbers)
 
@@ -51,11 +51,38 @@ class Results:
         path = self.path(recipe, seed)
         make_folder(path.parent)
         write_json(path, _few_digits(metrics))
+        self._failure(recipe, seed).unlink(missing_ok=True)
+
+    def keep_failure(self, recipe: BaseRecipe, seed: int, why: str) -> None:
+        """Write that a model did not stay finite, and why."""
+        path = self._failure(recipe, seed)
+        make_folder(path.parent)
+        write_json(path, {"failure": why})
+
+    def _failure(self, recipe: BaseRecipe, seed: int) -> Path:
+        return self.folder / recipe.name / f"failed-{seed}.json"
 
     def of(self, recipe: BaseRecipe) -> list[dict[str, Any]]:
         """What there is of a recipe, by seed."""
-        files = sorted((self.folder / recipe.name).glob("seed-*.json"))
-        return [read_json(file) for file in files]
+        return [_read(file) for _, file in self._files(recipe, "seed")]
+
+    def _files(self, recipe: BaseRecipe, kind: str) -> list[tuple[int, Path]]:
+        """Those of every seed, in order; others that lie there are not ours."""
+        found = (self.folder / recipe.name).glob(f"{kind}-*.json")
+        numbers = [(file.stem.removeprefix(f"{kind}-"), file) for file in found]
+        return sorted((int(number), file) for number, file in numbers if number.isdigit())
+
+    def troubles(self, recipe: BaseRecipe) -> list[str]:
+        """What went wrong with a recipe: runs that failed, and those that are said to be bad."""
+        files = self._files(recipe, "failed")
+        failed = [f"seed {seed}: {read_json(file)['failure']}" for seed, file in files]
+        bad = [(one.get("seed"), one.get("complaint")) for one in self.of(recipe)]
+        return failed + [f"seed {seed}: {why}" for seed, why in bad if why]
+
+    def check(self) -> None:
+        """Whether all that is there can be read."""
+        for recipe in RECIPES.values():
+            self.of(recipe)
 
     def draw(self) -> None:
         """The figures that are made of numbers, from what there is."""
@@ -111,7 +138,8 @@ class Results:
         for name, table in TABLES.items():
             rows = [(recipe, self.of(recipe)) for recipe in table.recipes]
             if any(_values(number, found) for _, found in rows for number in table.numbers):
-                parts.append(_section(name, table, rows))
+                troubles = {recipe.name: self.troubles(recipe) for recipe in table.recipes}
+                parts.append(_section(name, table, rows, troubles))
                 parts += self._pictures(name, table)
         parts += self._conclusions()
         parts += self._claims()
@@ -123,7 +151,7 @@ class Results:
         """What the tables are read to show, where a bound or a control says otherwise."""
         lines = []
         for one in CONCLUSIONS:
-            found = one.judge(self._measured)
+            found = one.judge(self)
             if found.verdict is not None:
                 because = "" if found.verdict == HOLDS else one.why
                 lines.append(f"| {one.text} | {found.found} | **{found.verdict}** | {because} |")
@@ -132,14 +160,21 @@ class Results:
         header = ["| conclusion | found | | why |", "|---|---|---|---|"]
         return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
 
-    def _measured(self, recipe: BaseRecipe, number: Number) -> list[float]:
+    def __call__(self, recipe: BaseRecipe, number: Number) -> list[float]:
         return _values(number, self.of(recipe))
+
+    def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
+        """The median standard deviation over seeds, of models on the same data."""
+        data = recipe.name.split("/")[0]
+        alike = [other for name, other in RECIPES.items() if name.split("/")[0] == data]
+        found = [values for other in alike if len(values := self(other, number)) > 1]
+        return statistics.median(map(statistics.stdev, found)) if found else None
 
     def _claims(self) -> list[str]:
         """What the papers say beside their tables, judged by what there is."""
         lines = []
         for claim in CLAIMS:
-            found = claim.judge(self._measured)
+            found = claim.judge(self)
             if found.verdict is not None:
                 lines.append(f"| {claim.text} | {found.found} | **{found.verdict}** |")
         if not lines:
@@ -171,16 +206,19 @@ _CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained
 
 What the papers' tables are read to show, and whether it stands when the likelihood is bounded for
 every window alike, and when a number is compared with that of the same network before its first
-step. A difference counts when it is more than two standard errors over seeds."""
+step. A difference counts when it is more than two standard errors over seeds; a single seed is
+given the spread of other models on its data."""
 
 _CLAIMS_HEAD = """## Claims beside the tables
 
 `topocaps reproduce claims` runs what these need. A difference counts when it is more than two
-standard errors over seeds; *in part*: in some of the numbers or seeds."""
+standard errors over seeds, where a single seed is given the spread of other models on its data;
+*in part*: in some of the numbers or seeds."""
 
 
 def _mean_capcorr(metrics: Any) -> float:
-    values = [value for value in metrics["capcorr"].values() if value is not None]
+    found = [value for value in metrics["capcorr"].values() if value is not None]
+    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
     return statistics.mean(values) if values else math.nan
 
 
@@ -205,8 +243,18 @@ below 0 worse than not moving; frames inside the window do not count, so a windo
 sequence has none."""
 
 
+def _read(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict) or not {"epochs", "seconds", "device"} <= found.keys():
+        raise BadInput(f"{path} is not a result of topocaps reproduce: remove it")
+    return found
+
+
 def _section(
-    name: str, table: Table, rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
+    name: str,
+    table: Table,
+    rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]],
+    troubles: Mapping[str, Sequence[str]],
 ) -> str:
     """One table, with what it took to make it."""
     header = ["model"]
@@ -214,7 +262,8 @@ def _section(
         header += [number.label, "paper", "untrained"]
     lines = [header]
     for recipe, found in rows:
-        cells = [f"`{recipe.name}`<br>{recipe.about}{_count(found)}"]
+        wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
+        cells = [f"`{recipe.name}`<br>{recipe.about}{_count(found)}{wrong}"]
         claims = table.claims.get(recipe.name, recipe.claims)
         for number in table.numbers:
             control = _cell(number, _untrained(found))
@@ -230,9 +279,14 @@ def _section(
     devices = ", ".join(sorted({one["device"] for one in everything}))
     epochs, measured = (_range({one.get(name) for one in everything}) for name in _COUNTED)
     took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    short = {one["epochs"] for recipe, found in rows for one in found} - {
+        recipe.training.epochs for recipe, _ in rows
+    }
+    cut = f" --epochs {short.pop()}" if len(short) == 1 else ""
     made = (
-        f"`topocaps reproduce {name}`: runs: {len(everything)}, epochs of each: {epochs}, {took} "
-        f"of training in all, on {devices}. Data: {sources}; sequences measured on: {measured}."
+        f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}, epochs of each: {epochs}, "
+        f"{took} of training in all, on {devices}. Data: {sources}; sequences measured on: "
+        f"{measured}."
     )
     about = [table.note, ""] if table.note else []
     return "\n".join([f"## {table.title}", "", *about, made, "", *text])
@@ -253,6 +307,8 @@ def _cell(number: Number, found: Sequence[dict[str, Any]]) -> str:
     values = _values(number, found)
     if not values:
         return NONE
+    if number.worst:
+        return _written(max(values), None, number.digits)
     spread = statistics.stdev(values) if len(values) > 1 else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
     return _written(statistics.mean(values), spread, number.digits) + some

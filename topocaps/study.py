@@ -45,7 +45,10 @@ class Finished:
         settings, model = folder.settings(), load(path)
         if not folder.metrics.exists():
             raise BadInput(f"{path} has not been evaluated: topocaps evaluate {path}")
-        return cls(folder, settings, model, read_json(folder.metrics))
+        metrics = read_json(folder.metrics)
+        if not isinstance(metrics, dict) or "seed" not in metrics:
+            raise BadInput(f"{folder.metrics} is not what a run measured: remove it")
+        return cls(folder, settings, model, metrics)
 
     @property
     def name(self) -> str:
@@ -159,6 +162,8 @@ def _run_group(
                 f" for {len(run.history)} epochs, of which {run.best_epoch} was best"
             )  # fmt: skip
             say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
+            if complaint := run.history[-1].get("complaint"):
+                say(f"{named}: {complaint}")
             yield evaluate_run(folder.path, device, splits=splits, report=reports)
 
 
@@ -205,6 +210,7 @@ def evaluate_run(
             "together": history[-1].get("together", 1),  # models that shared these seconds
             "complaint": history[-1].get("complaint"),
             "device": settings["device"],
+            "torch": settings["versions"]["torch"],
         },
     )
     finished = Finished(folder, settings, model.cpu(), read_json(folder.metrics))

@@ -11,7 +11,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
 _SMALL = 0.02
 
@@ -27,6 +27,13 @@ def log_density(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
     r"""Of :math:`\ell` = ``value``."""
     apart = logits - temperature * value
     return math.log(temperature) + apart - 2 * softplus(apart)
+
+
+def log_chance(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
+    r"""As ``log_density``; of a certain presence, :math:`\pm\infty`, the log of its probability."""
+    certain = value.isinf()
+    relaxed = log_density(value.masked_fill(certain, 0.0), logits, temperature)
+    return torch.where(certain, logsigmoid(logits.where(value > 0, -logits)), relaxed)
 
 
 def kl(logits: Tensor, prior_logits: Tensor) -> Tensor:

@@ -28,27 +28,32 @@ class FreeForm:
         return in_image(self.beliefs[-1].values(model.temperature), self.turn)
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def optimise(
     model: PartWhole,
     x: Tensor,
     beliefs: Sequence[Belief] | None = None,
+    turn: Tensor | None = None,
     *,
     steps: int = 100,
     lr: float = 0.03,
 ) -> FreeForm:
     """Raise each image's bound in the parameters of its own q; the model stays as it is.
 
-    Starts from the encoder's q, or from ``beliefs`` (wholes first). Every step draws presences and
-    poses, sums selections out given them (the E-step of the routing) and moves q up the gradient:
-    Adam, whose steps shrink to nothing along a cosine. Images do not know of each other, so a batch
-    is as good as one by one.
+    Starts from the encoder's q, or from ``beliefs`` (wholes first), which where scenes turn are of
+    images with their ``turn``. Every step draws presences and poses, sums selections out given them
+    (the E-step of the routing) and moves q up the gradient: Adam, whose steps shrink to nothing
+    along a cosine. Images do not know of each other, so a batch is as good as one by one.
     """
     steps = whole_number("steps", steps)
     if not (isinstance(lr, int | float) and 0 < lr < math.inf):
         raise BadInput(f"lr must be a number above 0, not {lr!r}")
     model.check(x)
+    _check_start(model, x, beliefs, turn)
+    x = x.clone() if x.is_inference() else x  # of such a one no gradient is taken
     with torch.no_grad():
-        turn = model.upright(x)
+        turn = model.upright(x) if turn is None else turn.clone()
         start = model.believe(x, turn) if beliefs is None else tuple(beliefs)
     leaves = [leaf for belief in start for leaf in _leaves(belief)]
     rule = torch.optim.Adam(leaves, lr=lr)
@@ -68,11 +73,14 @@ def optimise(
     return FreeForm(found, torch.stack(bounds), turn)
 
 
-def moved(beliefs: Sequence[Belief], by: Tensor) -> tuple[Belief, ...]:
+def moved(beliefs: Sequence[Belief], by: Tensor, turn: Tensor | None = None) -> tuple[Belief, ...]:
     """Beliefs about an image, for the image moved ``by`` a map (6,): everything moves with it.
 
-    Parts are drawn by A, and objects above them stand at I + A; spreads stay.
+    Parts are drawn by A, and objects above them stand at I + A; spreads stay. In a scene that is
+    turned by R, poses are those before the ``turn``: the map G of the image is R⁻¹ G R of them.
     """
+    if turn is not None:
+        by = poses.after(poses.after(turn, by), poses.inverse(turn))[..., None, :]
     identity = poses.scaled(1.0).to(by)
     found = []
     for layer, belief in enumerate(beliefs):
@@ -81,6 +89,29 @@ def moved(beliefs: Sequence[Belief], by: Tensor) -> tuple[Belief, ...]:
         there = poses.after(stands, by)
         found.append(Belief(belief.logits, there if lowest else there - identity, belief.spread))
     return tuple(found)
+
+
+def _check_start(
+    model: PartWhole, x: Tensor, beliefs: Sequence[Belief] | None, turn: Tensor | None
+) -> None:
+    """Refuse beliefs that are not of these images and this model, and turns that are none."""
+    front = tuple(x.shape[:-3])
+    if turn is not None and model.turns == 1:
+        raise BadInput("scenes of this model do not turn: give no turn")
+    if turn is not None and tuple(turn.shape) != (*front, poses.NUMBERS):
+        raise BadInput(
+            f"images {front} have turns {(*front, poses.NUMBERS)}, not {tuple(turn.shape)}"
+        )
+    if beliefs is None:
+        return
+    if turn is None and model.turns > 1:
+        raise BadInput("beliefs are of scenes that were turned: give their turn, too")
+    found = [tuple(belief.poses.shape) for belief in beliefs]
+    wanted = [(*front, size, poses.NUMBERS) for size in model.sizes]
+    if found != wanted or any(b.logits.shape != b.poses.shape[:-1] for b in beliefs):
+        raise BadInput(
+            f"beliefs must be of every layer, wholes first, with poses {wanted}, not {found}"
+        )
 
 
 def _leaves(belief: Belief) -> list[Tensor]:

@@ -135,19 +135,19 @@ class Connection(nn.Module):
         """c with the dummy's: (1 + parents, children)."""
         return torch.cat([torch.full_like(self.spread[:1], self.loose), self.c])
 
-    def log_joint(self, parents: Capsules, children: Capsules) -> Tensor:
-        """log p(s_j = i, t_j, A_j | parents), the dummy first: (…, 1 + parents, children)."""
-        logits = children.logits[..., None, :]
-        presence = concrete.log_density(logits, self.presence, self.temperature)
-        return self._log_where(parents, children) + presence
+    def log_joint(self, parents: Capsules, children: Capsules, relaxed: bool = False) -> Tensor:
+        """log p(s_j = i, t_j, A_j | parents), the dummy first: (…, 1 + parents, children).
 
-    def _log_where(self, parents: Capsules, children: Capsules) -> Tensor:
-        """log p(s_j = i, A_j | t_j, parents), the dummy first: (…, 1 + parents, children)."""
+        Presences may also be certain, as drawn without being relaxed: these have a probability
+        (Eq. 4) and no density. ``relaxed``, none is, and less is to be computed.
+        """
         logits, where = children.logits[..., None, :], children.poses[..., None, :, :]
+        density = concrete.log_density if relaxed else concrete.log_chance
+        presence = density(logits, self.presence, self.temperature)
         there = log_normal(where, self.means(parents), self.spreads()[..., None])
         off = log_normal(where, 0.0, self.absent)
         pose = torch.logaddexp(logsigmoid(logits) + there, logsigmoid(-logits) + off)
-        return self.log_selection(parents) + pose
+        return self.log_selection(parents) + pose + presence
 
     def log_density(self, parents: Capsules, children: Capsules) -> Tensor:
         """log p(t, A of children | parents): selections are summed out (Eq. 9), (…)."""
@@ -156,14 +156,9 @@ class Connection(nn.Module):
     def routing(self, parents: Capsules, children: Capsules) -> Tensor:
         """p(s_j = i | everything else) (supplement D), the dummy first: (…, 1 + parents, children).
 
-        Summed over children it is the expected number of them that a parent has. Presences may
-        also be certain: those that were drawn without being relaxed.
+        Summed over children it is the expected number of them that a parent has.
         """
-        logits = children.logits[..., None, :]
-        relaxed = concrete.log_density(logits, self.presence, self.temperature)
-        certain = logsigmoid(self.presence.where(logits > 0, -self.presence))  # Eq. 4
-        presence = torch.where(logits.isinf(), certain, relaxed)
-        return (self._log_where(parents, children) + presence).softmax(-2)
+        return self.log_joint(parents, children).softmax(-2)
 
     def sample(self, parents: Capsules, relaxed: bool) -> tuple[Capsules, Tensor]:
         """Children of parents, and whom they selected (0 is the dummy)."""

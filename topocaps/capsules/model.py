@@ -22,7 +22,7 @@ from topocaps.capsules.layers import (
 )
 from topocaps.capsules.settings import PartWholeSettings, Poses
 from topocaps.capsules.templates import Templates
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.networks import Likelihood
 
@@ -50,7 +50,7 @@ class CapsuleEvidence:
     presence_nats: Tensor  #: of wholes, within ``kl_wholes``: what their t says of an image
     logit_spread: Tensor  #: how far the presences of wholes vary over images; 0 is dead
     largest_share: Tensor  #: of the parts that are there, of the whole that takes most
-    clutter: Tensor  #: the dummy's share of them
+    clutter: Tensor  #: the dummy's share of them; both are of the layers where they are greatest
     wholes_on: Tensor
     parts_on: Tensor
 
@@ -132,7 +132,7 @@ class PartWhole(GenerativeModel):
     ) -> Tensor:
         """log p(x, t, A of all layers, wholes first), selections summed out: (…) (Eq. 8).
 
-        Where scenes turn, also of the ``turn``.
+        Where scenes turn, also of the ``turn``. Presences that are certain count as probabilities.
         """
         below = zip(self.links, pairwise(layers), strict=True)
         connected = sum(link.log_density(*two) for link, two in below)
@@ -143,7 +143,7 @@ class PartWhole(GenerativeModel):
     def log_prior(self, wholes: Capsules) -> Tensor:
         """Eq. 1 and 2: (…)."""
         prior = torch.full_like(wholes.logits, self.prior_logit)
-        presences = concrete.log_density(wholes.logits, prior, self.temperature)
+        presences = concrete.log_chance(wholes.logits, prior, self.temperature)
         return (presences + log_normal(wholes.poses, 0.0, 1.0)).sum(-1)
 
     def log_likelihood(self, parts: Capsules, x: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class PartWhole(GenerativeModel):
             turns = self.rotations.reshape(-1, *(1,) * (x.ndim - 3), poses.NUMBERS)
             turns = turns.expand(-1, *x.shape[:-3], -1)
             views = x.expand(self.turns, *x.shape)
-            beliefs = self.believe(views, turns)
+            beliefs = self._believe(views, turns)
             values = [belief.values(self.temperature) for belief in beliefs]
             best = self.bound(views, beliefs, values, turns).elbo.argmax(0)
         return self.rotations[best]
@@ -191,13 +191,21 @@ class PartWhole(GenerativeModel):
 
         Poses are those before the ``turn`` of the scene.
         """
+        self.check(x)
+        return self._believe(x, turn)
+
+    def _believe(self, x: Tensor, turn: Tensor | None) -> tuple[Belief, ...]:
         beliefs = [self._as_asked(self.part_encoder(self._turned_back(x, turn)))]
         for encoder in reversed(list(self.whole_encoders)):
             beliefs.append(self._as_asked(encoder(beliefs[-1].values(self.temperature))))
         return tuple(reversed(beliefs))
 
     def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> CapsuleEvidence:
-        """The terms of Eq. 8 with one draw of q; layers are drawn from below (Figure 2)."""
+        """The terms of Eq. 8 with one draw of q; layers are drawn from below (Figure 2).
+
+        Images are not looked at first, which a GPU would have to wait for: the model itself,
+        called, does.
+        """
         turn = self.upright(x)
         belief = self._as_asked(self.part_encoder(self._turned_back(x, turn)))
         beliefs, layers = [belief], [self._draw(belief, noise)]
@@ -213,30 +221,37 @@ class PartWhole(GenerativeModel):
         beliefs: Sequence[Belief],
         layers: Sequence[Capsules],
         turn: Tensor | None = None,
+        drawn_kl: bool = False,
     ) -> CapsuleEvidence:
-        """The terms for ``layers`` that were drawn from ``beliefs``, wholes first."""
+        """The terms for ``layers`` that were drawn from ``beliefs``, wholes first.
+
+        The KL of wholes is exact; or, with ``drawn_kl``, log q - log p of what was drawn, as that
+        of parts is and as Pyro has it: the same in expectation, and with more noise.
+        """
         shape = x.shape[:-3]
-        joints = [
-            link.log_joint(*two) for link, two in zip(self.links, pairwise(layers), strict=True)
-        ]
+        below = zip(self.links, pairwise(layers), strict=True)
+        joints = [link.log_joint(*two, relaxed=True) for link, two in below]
         kl_parts = sum(
             belief.log_density(values, self.temperature) - joint.logsumexp(-2).sum(-1)
             for belief, values, joint in zip(beliefs[1:], layers[1:], joints, strict=True)
         )
-        # of parts that are there, what each whole takes
-        there = layers[-1].presences[..., None, :]
-        shares = (joints[-1].softmax(-2) * there).sum(-1).flatten(0, -2).sum(0) / there.sum()
+        shares = [_shares(*two) for two in zip(joints, layers[1:], strict=True)]
+        several = [share for share in shares if len(share) > 2] or shares
         wholes = beliefs[0].logits
         spread = wholes.flatten(0, -2).std(0, correction=0).mean()
         kl_presences = self._kl_of_presences(beliefs[0])
+        kl_wholes = kl_presences + _kl_of_poses(beliefs[0])
+        if drawn_kl:
+            log_q = beliefs[0].log_density(layers[0], self.temperature)
+            kl_wholes = log_q - self.log_prior(layers[0])
         return CapsuleEvidence(
             log_px_given_t=self.log_likelihood(in_image(layers[-1], turn), x),
             kl_parts=torch.as_tensor(kl_parts),
-            kl_wholes=kl_presences + _kl_of_poses(beliefs[0]) + math.log(self.turns),
+            kl_wholes=kl_wholes + math.log(self.turns),
             presence_nats=kl_presences.detach(),
             logit_spread=spread.detach().expand(shape),
-            largest_share=shares[1:].max().detach().expand(shape),
-            clutter=shares[0].detach().expand(shape),
+            largest_share=torch.stack([s[1:].max() for s in several]).max().detach().expand(shape),
+            clutter=torch.stack([s[0] for s in shares]).max().detach().expand(shape),
             wholes_on=layers[0].presences.sum(-1).detach(),
             parts_on=layers[-1].presences.sum(-1).detach(),
         )
@@ -292,10 +307,11 @@ class PartWhole(GenerativeModel):
         """Which collapse the means of an epoch's terms show, if any."""
         if means["logit_spread"] < DEAD:
             return (
-                f"collapsed: presences of wholes hardly vary over images (logit spread "
-                f"{means['logit_spread']:.3f}); take another seed or a lower lr"
+                "collapsed, or not yet awake: presences of wholes hardly vary over images (logit "
+                f"spread {means['logit_spread']:.3f}); if they stay so, take another seed or a "
+                "lower lr"
             )
-        if means["largest_share"] > ALL and self.sizes[-2] > 1:
+        if means["largest_share"] > ALL and max(self.sizes[:-1]) > 1:
             share = f"{means['largest_share']:.0%}"
             return f"collapsed: one whole takes {share} of the parts; start c tighter"
         if means["clutter"] > ALL:
@@ -320,6 +336,12 @@ def _kl_of_poses(wholes: Belief) -> Tensor:
     return kl.sum((-1, -2))
 
 
+def _shares(joint: Tensor, below: Capsules) -> Tensor:
+    """Of objects ``below`` that are there, what each above takes, the dummy first: (1 + above,)."""
+    there = below.presences[..., None, :]
+    return (joint.softmax(-2) * there).sum(-1).flatten(0, -2).sum(0) / there.sum()
+
+
 def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
     """Parts where they are once the scene is turned, (…, 6)."""
     if turn is None:
@@ -327,12 +349,18 @@ def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
     return Capsules(parts.logits, poses.after(parts.poses, turn[..., None, :]))
 
 
-DEAD = 0.02  # spread of the logits of t⁰ under which the top is dead: untrained it is as much
+DEAD = 0.06  # spread of the logits of t⁰ that is none: .01 to .04 untrained, .17 and more alive
 ALL = 0.9  # of the parts
 
 
 def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
-    shape = tuple(frame_shape)
-    if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < 4:
-        raise BadInput(f"frames must be (channels, height, width), 4 pixels at least, not {shape}")
+    try:
+        shape = tuple(whole_number("a side", side) for side in frame_shape)
+    except (BadInput, TypeError):
+        shape = ()
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise BadInput(
+            "frames must be whole numbers (channels, height, width), 4 pixels at least, not "
+            f"{frame_shape!r}"
+        )
     return shape

@@ -6,6 +6,8 @@
     bound = TraceEnum_ELBO(max_plate_nesting=program.max_plate_nesting)
     svi = SVI(program.model, program.guide, ClippedAdam({"lr": 1e-3}), bound)
     svi.step(x)
+
+The bound is that of ``PartWhole.bound`` with ``drawn_kl``: all of it is drawn.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class PartWholeSettings:
 
     def __post_init__(self) -> None:
         sizes = tuple(self.sizes) if isinstance(self.sizes, tuple | list) else (self.sizes,)
-        if len(sizes) < 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        numbers = (isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes)
+        if len(sizes) < 2 or not all(numbers):
             raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {sizes}")
         object.__setattr__(self, "sizes", sizes)
         for name in ("template", "depth", "width", "turns"):

@@ -8,7 +8,7 @@ import math
 import os
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
+MNIST, ALIKE = "MNIST", "files laid out as MNIST's, which are not MNIST"
 _FILES = {"train": 60_000, "t10k": 10_000}
 _KINDS = {"images": 3, "labels": 1}  # axes
 #: how the SHA-256 of the unpacked files begin
@@ -42,6 +43,7 @@ class Digits:
 
     images: Tensor
     classes: Tensor
+    source: str = MNIST  #: what they are called in tables
 
 
 def data_folder(folder: str | Path | None) -> Path:
@@ -64,10 +66,10 @@ def data_folder(folder: str | Path | None) -> Path:
 def _check(path: Path, plain: str) -> None:
     """Keep a download only if it is what it should be."""
     try:
-        found = hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
-    except (OSError, EOFError, zlib.error) as error:
-        found = str(error)
-    if not found.startswith(_SUMS[plain]):
+        published = _is_published(plain, _unpacked(path))
+    except BadInput:
+        published = False
+    if not published:
         path.unlink()
         raise BadInput(f"{path.name} as downloaded is not MNIST's (its sum is wrong): try again")
 
@@ -75,12 +77,21 @@ def _check(path: Path, plain: str) -> None:
 def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
     """(training, test) images as they are published: 60,000 and 10,000."""
     where = data_folder(folder)
-    read = {which: Digits(_read(where, which, "images"), _read(where, which, "labels"))
-            for which in _FILES}  # fmt: skip
+    files = {(which, what): _find(where, which, what) for which in _FILES for what in _KINDS}
+    if missing := [_names(*kind)[0] for kind, path in files.items() if path is None]:
+        raise BadInput(f"there is no {', no '.join(missing)} (or .gz) in {where}")
+    data = {kind: _unpacked(path) for kind, path in files.items() if path is not None}
+    genuine = all(_is_published(_names(*kind)[0], content) for kind, content in data.items())
+    read = []
     for which, count in _FILES.items():
-        if not len(read[which].images) == len(read[which].classes) == count:
-            raise BadInput(f"{where} is not MNIST: {which} should have {count} images and labels")
-    return read["train"], read["t10k"]
+        images, classes = (_tensor(files[which, what], data[which, what], what) for what in _KINDS)
+        if images.shape != (count, 28, 28) or classes.shape != (count,) or classes.max() > 9:
+            raise BadInput(
+                f"{where} is not MNIST: {which} should have {count} images of 28 x 28 and as many "
+                "labels, 0 to 9"
+            )
+        read.append(Digits(images, classes, MNIST if genuine else ALIKE))
+    return read[0], read[1]
 
 
 def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digits]:
@@ -88,7 +99,8 @@ def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digi
     train, test = digits(folder)
     at = len(train.images) - VALIDATION
     first, second = (
-        Digits(train.images[some], train.classes[some]) for some in (slice(at), slice(at, None))
+        replace(train, images=train.images[some], classes=train.classes[some])
+        for some in (slice(at), slice(at, None))
     )
     return first, second, test
 
@@ -106,19 +118,29 @@ def _names(which: str, what: str) -> tuple[str, str]:
     return plain, f"{plain}.gz"
 
 
-def _read(folder: Path, which: str, what: str) -> Tensor:
-    """One idx file: a magic number, the sizes of the axes, bytes."""
-    found = [path for name in _names(which, what) if (path := folder / name).is_file()]
-    if not found:
-        raise BadInput(f"there is no {_names(which, what)[0]} (or .gz) in {folder}")
-    path = found[0]
+def _find(folder: Path, which: str, what: str) -> Path | None:
+    return next((path for name in _names(which, what) if (path := folder / name).is_file()), None)
+
+
+def _unpacked(path: Path) -> bytes:
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        axes = _KINDS[what]
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+
+
+def _is_published(plain: str, content: bytes) -> bool:
+    return hashlib.sha256(content).hexdigest().startswith(_SUMS[plain])
+
+
+def _tensor(path: Path | None, data: bytes, what: str) -> Tensor:
+    """An idx file: a magic number, the sizes of the axes, bytes."""
+    axes = _KINDS[what]
+    try:
         magic, *sizes = struct.unpack_from(f">{axes + 1}I", data)
         if magic != 0x0800 + axes or len(data) != 4 * (axes + 1) + math.prod(sizes):
             raise ValueError("not an idx file of bytes, or cut short")
-    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+    except (ValueError, struct.error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
     return torch.from_numpy(
         np.frombuffer(data, np.uint8, offset=4 * (axes + 1)).reshape(sizes).copy()

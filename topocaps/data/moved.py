@@ -214,20 +214,51 @@ def check_moves(moves: Moves) -> None:
 # affNIST's files ----------------------------------------------------------------------------------
 
 
-def affnist(path: str | Path) -> Digits:
-    """Transformed digits (images, 40, 40) of affNIST (Tieleman), as published: a file of Matlab's.
+def affnist(*paths: str | Path) -> Digits:
+    """Transformed digits (images, 40, 40) of affNIST (Tieleman), as published: files of Matlab's.
 
     A folder is read as all its .mat in order (``transformed/test_batches``: 1.mat to 32.mat).
     """
-    path = Path(path)
-    if path.is_file():
-        return _read_mat(path)
-    files = sorted(path.glob("*.mat"), key=lambda file: (len(file.name), file.name))
-    if not files:
-        raise BadInput(f"there is no affNIST at {path}: give one of its .mat files, or a folder")
+    files = [file for path in paths for file in _matlab_files(Path(path))]
     parts = [_read_mat(file) for file in files]
     images, classes = [part.images for part in parts], [part.classes for part in parts]
     return Digits(torch.cat(images), torch.cat(classes))
+
+
+def affnist_files(folder: Path) -> list[Path]:
+    """affNIST's transformed test digits in a folder of data, by the names of its files.
+
+    There, in folders that are called affNIST (in any case, with more in the name) and in a
+    ``transformed`` of each: the batches of ``test_batches``; or ``test.mat``, which is all of them;
+    or what is called affNIST, and the numbered .mat of folders that are. What names training,
+    validation or just centred digits is not read: models were trained on these, or nothing moves.
+    """
+    named = [path for path in sorted(folder.glob("*")) if path.is_dir() and _is_affnist(path)]
+    for home in (folder, *named):
+        for place in (home, home / "transformed"):
+            files = sorted(place.glob("*.mat"), key=_in_order)
+            batches = sorted((place / "test_batches").glob("*.mat"), key=_in_order)
+            whole = [file for file in files if file.name == "test.mat"]
+            numbered = [file for file in files if home != folder and file.stem.isdigit()]
+            if found := batches or whole or list(filter(_is_affnist, files)) or numbered:
+                return found
+    return []
+
+
+def _is_affnist(path: Path) -> bool:
+    name = path.name.lower()
+    return "affnist" in name and not any(part in name for part in ("train", "valid", "centered"))
+
+
+def _in_order(file: Path) -> tuple[int, str]:
+    return len(file.name), file.name
+
+
+def _matlab_files(path: Path) -> list[Path]:
+    files = [path] if path.is_file() else sorted(path.glob("*.mat"), key=_in_order)
+    if not files:
+        raise BadInput(f"there is no affNIST at {path}: give one of its .mat files, or a folder")
+    return files
 
 
 def _read_mat(path: Path) -> Digits:
@@ -246,6 +277,8 @@ def _read_mat(path: Path) -> Digits:
         images = pixels.reshape(AFFNIST_SIDE**2, -1).T.reshape(-1, AFFNIST_SIDE, AFFNIST_SIDE)
         if classes.shape != (len(images),):
             raise ValueError(f"{len(images)} images have labels {classes.shape}")
+        if not np.isin(classes, range(10)).all():
+            raise ValueError("its labels are not all digits from 0 to 9")
     except Exception as error:  # scipy's reader raises whatever it stumbles over
         raise BadInput(f"{path} cannot be read as affNIST's: {error}") from error
     return Digits(

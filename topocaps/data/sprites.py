@@ -152,7 +152,7 @@ def read_subset(archive: Path) -> Bytes:
             if images.shape != (math.prod(ALL), 64, 64):
                 raise ValueError(f"imgs has the shape {images.shape}")
             return images[wanted] * np.uint8(255)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise BadInput(f"{archive} is not the dSprites file: {error}") from error
 
 

@@ -1,6 +1,7 @@
 """What linear probes read of digits, upright and moved (Table 1 of Smith et al. 2020).
 
-The protocol, fixed before any number was seen: features are q's parameters, without drawing. The
+The protocol: features are q's parameters, without drawing, whitened on the training images (chosen
+on validation images: merely standardised, correlated features are held back by the penalty). The
 probe is fitted on the upright training images (all 48,000, or as many as a recipe says) and tested
 on the 10,000 test images, each moved once, the same for every model: turned by an angle up to so
 many degrees either way. *Refitted*, it is fitted on training images moved in the same manner. The
@@ -22,6 +23,7 @@ from topocaps.data.moved import (
     MovedDigits,
     Moves,
     affnist,
+    affnist_files,
     affnist_style,
     rotated_up_to,
 )
@@ -90,8 +92,6 @@ def _one_probe(train: Labelled, tests: dict[str, Labelled]) -> dict[str, float]:
 
 
 def _affnist(data: Path | None) -> Digits | None:
-    """The real one, where its file lies beside MNIST's."""
-    found = sorted(data_folder(data).glob("*affnist*.mat")) + sorted(
-        data_folder(data).glob("test.mat")
-    )
-    return affnist(found[0]) if found else None
+    """The real one, where its files lie beside MNIST's."""
+    files = affnist_files(data_folder(data))
+    return affnist(*files) if files else None

@@ -25,7 +25,7 @@ from topocaps.metrics.capsules import (
     majority_vote,
     presence_and_pose,
     presence_logits,
-    strokes,
+    strangers,
 )
 from topocaps.recipes.data import Splits
 
@@ -38,12 +38,12 @@ number is then no bound on log p(x), and is not comparable with one that is.</dd
 <dt>MSE</dt><dd>mean squared error of a pixel, drawn from parts as they are most to be
 expected.</dd>
 <dt>t⁰, (t⁰, A⁰)</dt><dd>test accuracy of a linear probe on the logits of the wholes' presences, and
-on these with their poses, fitted on upright training digits.</dd>
+on these with their poses, whitened, fitted on upright training digits.</dd>
 <dt>KL of t⁰</dt><dd>nats that presences of wholes take from their prior: what they say of an image.
 Where it is near 0, wholes are always there alike, and only their poses tell images apart.</dd>
 <dt>logit spread</dt><dd>how far the logits of t⁰ vary over images; near 0 the top is dead.</dd>
 <dt>largest share, clutter</dt><dd>of the parts that are there, how many the whole with most has,
-and how many belong to none.</dd>
+and how many belong to none; of more than two layers, where it is worst.</dd>
 </dl>
 """
 
@@ -97,14 +97,15 @@ class PartWholeExamination(Examination[PartWhole]):
 
         images = model.templates.images()
         copies = affine_copies(images)
-        control = affine_copies(strokes(len(images), images.shape[-1]))
+        control = strangers(len(images), images.shape[-1]).to(images)
         return {
             **probed(read, canvas, where, data, count),
             "free_form": free_form(model, read_wholes, data, count and min(count, IMAGES)),
             "vote": _vote(model, data, canvas, where),
             "copies": {
                 "nearest": copies.nearest.median().item(),
-                "nearest_of_strokes": control.nearest.median().item(),
+                "nearest_of_strokes": control.median().item(),
+                "share": copies.share(control),
             },
         }
 

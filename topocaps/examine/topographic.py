@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps import figures
+from topocaps.arithmetic import seeded
+from topocaps.building import build
 from topocaps.data.mnist import digits
 from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import TransformedImages
@@ -24,6 +26,7 @@ from topocaps.metrics import (
     pooled,
     strongest_images,
 )
+from topocaps.metrics.traversal import Traversal, traversal
 from topocaps.models import SequenceModel
 from topocaps.recipes.data import SOME, Mnist, Splits
 
@@ -70,8 +73,13 @@ class TopographicExamination(Examination[SequenceModel]):
     ) -> dict[str, Any]:
         def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
             fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
-            found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **how_to_walk(settings))
-            return {**found, "map": _map(which, fixed)} if is_map(which) else found
+            walk = how_to_walk(settings)
+            found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **walk)
+            if is_map(which):
+                found["map"] = _map(which, fixed)
+            if holds_still(which):
+                found["held"] = {"traversal_gain": held_gain(which, fixed, walk["window"])}
+            return found
 
         return {
             **on(splits.held_out, splits.each, model),
@@ -106,18 +114,21 @@ class TopographicExamination(Examination[SequenceModel]):
             return probed(lambda x: read_posterior(model, x), canvas, where, data)
         if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
             return {}
-        combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
-        window = settings["unseen_window"]
-        found = evaluate(model, combined.to(where), window=window, seed=EVALUATION_SEED)
-        kept = {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
-        return {"generalisation": kept, "probes": probe_digits(model, data)}
+        with seeded(settings["seed"]):
+            untrained = build(settings["model"]).to(where)
+        assert isinstance(untrained, SequenceModel)
+        return {
+            "generalisation": elsewhere(model, settings, data),
+            "untrained": {"generalisation": elsewhere(untrained, settings, data)},
+            "probes": probe_digits(model, data),
+        }
 
     def keepsakes(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
         model, held_out = run.model, run.held_out
         if is_map(model):
             return {"torus": figures.torus(*strongest(model, held_out))}
-        factors = run.metrics["traversal"]["by_factor"]
-        shown = examples(held_out, each=max(1, TRAVERSALS // max(1, len(factors))))
+        kinds = len(held_out.balanced(1, seed=1))  # factors that move, together or one by one
+        shown = examples(held_out, each=max(1, TRAVERSALS // kinds))
         how = how_to_walk(run.settings)
         found = {"traversals": figures.traversals(model, shown, held_out.names, **how)}
         if isinstance(model.topography, LearnedTopography):
@@ -202,17 +213,40 @@ def is_map(model: SequenceModel) -> bool:
     return model.topography.capsules == 1 and len(model.topography.shape) == 2
 
 
+def holds_still(model: SequenceModel) -> bool:
+    """Whether its coherence in time is stationary (Eq. 8)."""
+    return model.topography.velocity == 0 and model.topography.window > 1
+
+
+def held_gain(model: SequenceModel, sequences: SequenceSet, window: int | None) -> float | None:
+    """The traversal gain of t as it is, where an invariant model needs no roll."""
+    walks = (traversal(model, one.x, one.factors, 0.0, window) for one in sequences.batches(128))
+    return Traversal.join(list(walks)).overall
+
+
+def elsewhere(model: SequenceModel, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
+    """What a model of single motions makes of rotation and hue together."""
+    combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
+    found = evaluate(model, combined, window=settings["unseen_window"], seed=EVALUATION_SEED)
+    return {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
+
+
 def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
     """Whether neighbours of a map like images of the same class."""
-    _, classes = strongest(model, sequences)
-    found = neighbour_agreement(classes)
+    which = strongest_images(model, sequences)[0]  # rows columns
+    _, classes = shown_at(which, sequences)
+    found = neighbour_agreement(classes, which)
     shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
-    return {**shares, "classes": classes.tolist()}
+    return {**shares, "images": len(which.unique()), "classes": classes.tolist()}
 
 
 def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
     """The images that excite the sites of a map most, and their classes."""
-    which = strongest_images(model, sequences)[0]  # rows columns
+    return shown_at(strongest_images(model, sequences)[0], sequences)
+
+
+def shown_at(which: Tensor, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
+    """The first frames of sequences (rows, columns), and their classes."""
     shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
     assert shown.factors is not None
     images = shown.x[:, 0].unflatten(0, which.shape)

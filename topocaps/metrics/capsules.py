@@ -32,8 +32,8 @@ def presence_and_pose(wholes: Belief | Capsules) -> Tensor:
 def classification(
     features: Tensor, classes: Tensor, tests: Mapping[str, Labelled]
 ) -> dict[str, float]:
-    """Accuracy on every test of one probe, fitted to (upright) training digits."""
-    probe = fit_probe(features, classes)
+    """Accuracy on every test of one probe of whitened features, fitted to (upright) digits."""
+    probe = fit_probe(features, classes, whiten=True)
     return {name: probe.accuracy(*test) for name, test in tests.items()}
 
 
@@ -66,7 +66,8 @@ def majority_vote(assignments: Tensor, classes: Tensor) -> float:
 
 # Templates ----------------------------------------------------------------------------------------
 
-COPY = 0.1  #: error under which a template counts as a copy
+CHANCE = 0.05  #: of random strokes, those that would count as copies
+_SETS = 4  # of random strokes, for a threshold
 _TRIES = 8  # starts of a pair that are followed to the end
 _STEPS = (30, 80)  # from all starts, on templates of half the size; from the best, as they are
 _RATE = 0.04
@@ -74,7 +75,7 @@ _RATE = 0.04
 
 @dataclass(frozen=True)
 class AffineCopies:
-    """How well affine maps take templates to each other; read it beside that of ``strokes``."""
+    """How well affine maps take templates to each other; read it beside ``strangers``."""
 
     errors: Tensor  #: (templates, templates), symmetric; 1 is as bad as drawing nothing
 
@@ -85,9 +86,9 @@ class AffineCopies:
         others.fill_diagonal_(torch.inf)
         return others.amin(1)
 
-    def share(self, under: float = COPY) -> float:
-        """Of templates that have a near copy."""
-        return (self.nearest < under).float().mean().item()
+    def share(self, strangers: Tensor, chance: float = CHANCE) -> float:
+        """Of templates that are copies: nearer to another than all but few of ``strangers`` are."""
+        return (self.nearest < strangers.quantile(chance)).float().mean().item()
 
 
 def affine_copies(templates: Tensor) -> AffineCopies:
@@ -132,6 +133,15 @@ def strokes(count: int, size: int, seed: int = 0) -> Tensor:
     apart = (poses.grid(size, size)[None, :, :, None] - curve[:, None, None]).square().sum(-1)
     alpha = torch.exp(-apart.amin(-1) / (2 * 0.12**2))
     return torch.stack([torch.ones_like(alpha), alpha], 1)
+
+
+def strangers(count: int, size: int, sets: int = _SETS) -> Tensor:
+    """Errors of the best matches among ``count`` random strokes, of several sets: (errors,).
+
+    The more there are, the nearer the nearest: these are to be as many as the templates.
+    """
+    found = [affine_copies(strokes(count, size, seed)).nearest for seed in range(sets)]
+    return torch.cat(found)
 
 
 def _starts(ink: Tensor, first: Tensor, second: Tensor) -> Tensor:

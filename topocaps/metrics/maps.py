@@ -38,17 +38,26 @@ def strongest_images(model: SequenceModel, sequences: SequenceSet, batch: int = 
     return which.cpu()
 
 
-def neighbour_agreement(classes: Tensor, permutations: int = 9999, seed: int = 0) -> Agreement:
+def neighbour_agreement(
+    classes: Tensor, images: Tensor | None = None, permutations: int = 9999, seed: int = 0
+) -> Agreement:
     """Of the classes of a torus of sites, (rows, columns): the share of neighbours that agree.
 
-    Neighbours are the next site along either axis, round the edges. The p-value counts the
-    observed arrangement among the permutations, so that it is never 0.
+    Neighbours are the next site along either axis, round the edges. Where ``images`` are given,
+    the number of the image at every site, neighbours with the same image do not count: they agree
+    whatever it shows. The p-value counts the observed arrangement among the permutations, so that
+    it is never 0.
     """
     generator = torch.Generator().manual_seed(seed)
-    flat = classes.flatten()
-    order = torch.rand(permutations, flat.numel(), generator=generator).argsort(1)
-    shuffled = _agreement(flat[order].reshape(permutations, *classes.shape))
-    observed = _agreement(classes[None])[0]
+    images = torch.arange(classes.numel()) if images is None else images.flatten()
+    order = torch.rand(permutations, classes.numel(), generator=generator).argsort(1)
+    here = torch.arange(classes.numel())[None]
+    shuffled, observed = (
+        _agreement(
+            *(flat[sites].reshape(-1, *classes.shape) for flat in (classes.flatten(), images))
+        )
+        for sites in (order, here)
+    )
     as_high = (shuffled >= observed).sum().item()
     return Agreement(
         observed=observed.item(),
@@ -57,7 +66,10 @@ def neighbour_agreement(classes: Tensor, permutations: int = 9999, seed: int = 0
     )
 
 
-def _agreement(classes: Tensor) -> Tensor:
-    """(maps, rows, columns) to (maps,)."""
-    pairs = [classes == classes.roll(1, axis) for axis in (1, 2)]
-    return torch.stack(pairs).double().mean((0, 2, 3))
+def _agreement(classes: Tensor, images: Tensor) -> Tensor:
+    """(maps, rows, columns) to (maps,); 0 where all show the same image."""
+    agree, differ = (
+        torch.stack([found(of, of.roll(1, axis)) for axis in (1, 2)])
+        for found, of in ((torch.eq, classes), (torch.ne, images))
+    )
+    return (agree & differ).sum((0, 2, 3)) / differ.sum((0, 2, 3)).clamp_min(1).double()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from topocaps.data.mnist import Digits, digit_splits, mnist
+from topocaps.data.mnist import Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
@@ -100,8 +100,9 @@ class Mnist:
 
     def load(self, folder: Path | None = None) -> Splits:
         motion = MOTIONS[self.motion]
-        parts = [TransformedImages(part.images, motion) for part in mnist(folder)]
-        return _of_mnist(parts, self.evaluated)
+        return _of_mnist(
+            folder, lambda part: TransformedImages(part.images, motion), self.evaluated
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class StillMnist:
     """Digits as they are, grey and upright: sequences of one frame, with their class."""
 
     def load(self, folder: Path | None = None) -> Splits:
-        return _of_mnist([_still(part) for part in digit_splits(folder)])
+        return _of_mnist(folder, _still)
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,7 @@ class MovedMnist:
         return Moves(**asdict(self))
 
     def load(self, folder: Path | None = None) -> Splits:
-        parts = digit_splits(folder)
-        return _of_mnist([MovedDigits(part.images, part.classes, self.moves) for part in parts])
+        return _of_mnist(folder, lambda part: MovedDigits(part.images, part.classes, self.moves))
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,12 @@ class OwnSequences:
         return Splits(train, held_out, self.path, "held-out sequences", None)
 
 
-def _of_mnist(parts: Sequence[SequenceSet], each: int | None = None) -> Splits:
-    train, validation, test = parts
-    return Splits(train, test, "MNIST", "test images", each, validation)
+def _of_mnist(
+    folder: Path | None, make: Callable[[Digits], SequenceSet], each: int | None = None
+) -> Splits:
+    parts = digit_splits(folder)
+    train, validation, test = (make(part) for part in parts)
+    return Splits(train, test, parts[0].source, "test images", each, validation)
 
 
 def _still(part: Digits) -> Sequences:

@@ -75,8 +75,9 @@ SMALL = replace(
 NORMAL = replace(
     DIGITS,
     name="capsules/mnist-normal",
-    about="Normal poses from the start: a bound",
+    about="Normal poses from the start, for as long as mnist-tuned and its start: a bound",
     capsules=PartWholeSettings(poses_are=Poses.NORMAL),
+    training=replace(DIGITS.training, epochs=2 * DIGITS.training.epochs),
     claims={},
 )
 
@@ -84,6 +85,7 @@ TUNED = replace(
     NORMAL,
     name="capsules/mnist-tuned",
     about="Normal poses, from the model whose poses are a point each",
+    training=DIGITS.training,
     start=DIGITS.name,
 )
 

@@ -69,7 +69,13 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """A record for every epoch."""
-        return [json.loads(line) for line in self.history.read_text().splitlines()]
+        try:
+            found = [json.loads(line) for line in self.history.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.history} cannot be read: {error}") from error
+        if not found or not all(isinstance(one, dict) and "seconds" in one for one in found):
+            raise BadInput(f"{self.history} has no record of any epoch")
+        return found
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Make the folder, or find in it a run of the same settings to go on with."""
