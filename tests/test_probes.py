@@ -41,6 +41,40 @@ def test_a_probe_is_the_regression_that_has_no_better():
         assert loss(other) > loss(best.weight) - 1e-6
 
 
+def correlated(count, shared=5.0):
+    """Features that all have the same large number in them, and differ a little by class."""
+    features, which = blobs(count, apart=0.5)
+    return features.double() + shared * torch.randn(count, 1).double(), which
+
+
+def test_a_whitened_probe_reads_the_same_off_any_invertible_map_of_its_features():
+    (train, classes), (test, _) = correlated(400), correlated(300)
+    mix, shift = torch.randn(6, 6).double(), torch.randn(6).double()
+    assert torch.linalg.cond(mix) < 30
+    found = fit_probe(train, classes, whiten=True)(test)
+    other = fit_probe(train @ mix + shift, classes, whiten=True)(test @ mix + shift)
+    torch.testing.assert_close(other, found, rtol=1e-5, atol=1e-5)
+    apart = fit_probe(train @ mix, classes)(test @ mix) - fit_probe(train, classes)(test)
+    assert apart.abs().max() > 0.1  # merely standardised, it depends on the map
+
+
+def test_a_whitened_probe_is_not_held_back_where_features_are_correlated():
+    train, test = correlated(400, 30.0), correlated(2000, 30.0)
+    held_back = fit_probe(*train).accuracy(*test)
+    assert fit_probe(*train, whiten=True).accuracy(*test) > held_back + 0.05
+
+
+def test_whitening_leaves_out_axes_along_which_nothing_varies():
+    features, classes = blobs(400)
+    test, _ = blobs(300)
+    plain = fit_probe(features, classes, whiten=True)(test)
+    twice = [torch.cat([x, 2 * x, torch.ones_like(x)], 1) for x in (features, test)]
+    again = fit_probe(twice[0], classes, whiten=True)(twice[1])
+    torch.testing.assert_close(again, plain, rtol=1e-2, atol=1e-2)
+    constant = fit_probe(torch.ones(400, 3), classes, whiten=True)
+    assert constant.weight.abs().max() == 0 and constant.bias.isfinite().all()
+
+
 def test_more_labels_never_hurt_much_and_few_are_of_all_classes():
     train, test = blobs(3000, apart=0.5), blobs(2000, apart=0.5)
     found = accuracy_by_labels(train, test, labels=(4, 40, 400, 3000, 10_000))
@@ -69,6 +103,24 @@ def test_specialisation_is_one_where_every_factor_has_capsules_of_its_own():
     both[:] = torch.stack([t[:, 0].roll(frame, -1) for frame in range(4)], 1)
     assert abs(specialisation(both, factors)) < 0.01
     assert math.isnan(specialisation(t[::2], factors[::2]))
+
+
+def test_capsules_that_stand_still_have_no_specialisation():
+    """Beside one that moves for all factors, or for one: they change nothing, and are no number."""
+    factors = torch.zeros(8, 5, 2, dtype=torch.long)
+    factors[:4, :, 0] = factors[4:, :, 1] = torch.arange(5)
+    start = torch.randn(8, 1, 1, 15)
+    moves = torch.cat([start.roll(n, -1) for n in range(5)], 1)
+    still = start.repeat(1, 5, 1, 1)
+    one = torch.cat([moves[:4], still[4:]])
+    for moving in (moves, one, torch.randn(8, 5, 3, 15)):
+        alone = specialisation(moving, factors)
+        assert 0 <= alone <= 1
+        for beside in (still, still * torch.rand(8, 5, 1, 1), torch.zeros_like(still)):
+            together = specialisation(torch.cat([moving, beside], 2), factors)
+            assert together == pytest.approx(alone, abs=1e-6)
+    assert specialisation(one, factors) == pytest.approx(1.0)
+    assert math.isnan(specialisation(still, factors))
 
 
 def test_what_is_no_table_of_features_is_refused():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 
 from topocaps.errors import BadInput
@@ -15,6 +16,8 @@ from topocaps.metrics.equivariance import SITE_AXIS, check_latents
 
 LABELS = (10, 30, 100, 300, 1000, 3000, 10_000)
 STRENGTH = 0.5  # of the penalty on weights, for standardised features: scikit-learn's own C = 1
+_FLAT = 1e-6  # variance of an axis, over the greatest, under which it is left out
+_STILL = 1e-6  # 1 - cosine from frame to frame: what turns less, by rounding, stands still
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,20 @@ def linear_probe_accuracy(
 
 
 def fit_probe(
-    features: Tensor, classes: Tensor, strength: float = STRENGTH, steps: int = 100
+    features: Tensor,
+    classes: Tensor,
+    strength: float = STRENGTH,
+    steps: int = 100,
+    whiten: bool = False,
 ) -> Probe:
     """The best probe by L-BFGS: (items, features) to classes (items,), 0 and up.
 
     The penalty is ``strength`` over the number of items, as in a prior on weights. The probe itself
     is small and stays on the CPU while it is fitted, where L-BFGS need not wait for a GPU.
+
+    Where features are correlated, the penalty binds along the axes in which they vary least.
+    ``whiten`` weighs all principal axes of the training features alike, and so reads the same off
+    any invertible linear map of them. It wants many more items than features: ten times as many.
     """
     if features.ndim != 2 or len(features) != len(classes) or len(classes) == 0:
         raise BadInput(
@@ -57,8 +68,10 @@ def fit_probe(
     mean = features.mean(0)
     scale = (features - mean).square().mean(0).sqrt().clamp_min(1e-6)
     standard = (features - mean) / scale
+    axes = _whitening(standard) if whiten else None
+    standard = standard if axes is None else standard @ axes
     count = int(classes.max()) + 1
-    weight = torch.zeros(count, features.shape[1], dtype=features.dtype, requires_grad=True)
+    weight = torch.zeros(count, standard.shape[1], dtype=features.dtype, requires_grad=True)
     bias = torch.zeros(count, dtype=features.dtype, requires_grad=True)
     rule = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
@@ -71,8 +84,16 @@ def fit_probe(
         return found
 
     rule.step(loss)
-    found = (value.detach().to(features.device) for value in (weight, bias))
-    return Probe(mean, scale, *found)
+    weights, offset = (value.detach().to(features.device) for value in (weight, bias))
+    return Probe(mean, scale, weights if axes is None else weights @ axes.T, offset)
+
+
+def _whitening(standard: Tensor) -> Tensor:
+    """What takes centred features to their principal axes, of variance 1: (features, axes)."""
+    covariance = (standard.T @ standard / len(standard)).cpu().double()
+    variances, axes = torch.linalg.eigh(covariance)
+    kept = variances > _FLAT * variances.amax()
+    return (axes[:, kept] / variances[kept].sqrt()).to(standard)
 
 
 def accuracy_by_labels(
@@ -113,17 +134,19 @@ def specialisation(t: Tensor, factors: Tensor) -> float:
 
     t: (batch, time, capsules, *shape). A capsule's motion is how far its direction turns from frame
     to frame; of its shares by factor, the entropy is compared with the greatest there can be.
+    Capsules that stand still are left out; where all do, or fewer than two factors move, it is NaN.
     """
     check_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
     t = t - t.mean(sites, keepdim=True)
-    t = t / t.norm(dim=sites, keepdim=True).clamp_min(1e-30)
-    turned = (1 - (t[:, 1:] * t[:, :-1]).sum(sites)).mean(1)  # batch capsules
+    t = t / vector_norm(t, dim=sites, keepdim=True).clamp_min(1e-30)
+    turned = t.diff(dim=1).square().sum(sites).mean(1) / 2  # 1 - cosine: batch capsules
     moves = (factors != factors[:, :1]).any(1).to(t.device)
     columns = moves.any(0).nonzero().flatten().tolist()
     if len(columns) < 2:
         return math.nan
     motion = torch.stack([turned[moves[:, column]].mean(0) for column in columns])
-    shares = motion / motion.sum(0).clamp_min(1e-30)
-    entropy = -(shares * shares.clamp_min(1e-30).log()).sum(0)
-    return (1 - entropy / math.log(len(columns))).mean().item()
+    motion = motion[:, motion.sum(0) > _STILL]
+    shares = motion / motion.sum(0)
+    entropy = -torch.special.xlogy(shares, shares).sum(0)
+    return (1 - entropy / math.log(len(columns))).clamp(0, 1).mean().item()
