@@ -55,16 +55,15 @@ def tiny_tvae():
     return TopographicVAE(q_z, q_u, NoisyIdentity(), Topography(1, (1,), window=3), mu=MU)
 
 
-def brute_force_evidence():
+def brute_force_evidence(frames=slice(None)):
     """log p(x) / S of the tiny model: all frames share E = u1² + u2² + u3², so, given E,
     x_l ~ N(-mu / sqrt E, 1 / E + 1/4), and E ~ chi²(3): one integral, on a fine grid."""
     root = torch.linspace(1e-5, 12, 400_001, dtype=torch.float64)
     energy = root.square()
     log_density = root.log() * 2 - energy / 2 + 0.5 * math.log(2 / math.pi)  # of the chi(3) root
-    given = (
-        Normal(-MU / root, (1 / energy + 0.25).sqrt()).log_prob(X.double().reshape(-1, 1)).sum(0)
-    )
-    return torch.trapezoid((given + log_density).exp(), root).log().item() / FRAMES
+    x = X.double().reshape(-1, 1)[frames]
+    given = Normal(-MU / root, (1 / energy + 0.25).sqrt()).log_prob(x).sum(0)
+    return torch.trapezoid((given + log_density).exp(), root).log().item() / len(x)
 
 
 def mean_and_error(values):
@@ -89,6 +88,25 @@ def test_the_joint_bound_stays_below_the_evidence_and_reaches_it():
         means.append(mean)
     assert means[0] < truth - 0.1  # q is no free lunch
     assert means[-1] > truth - 0.05
+
+
+def test_the_bound_of_some_frames_is_on_the_evidence_of_those():
+    """Whatever stands in the place of the others."""
+    model, mask = tiny_tvae(), torch.tensor([[True, False, True]])
+    truth = brute_force_evidence(mask[0])
+    x = X.masked_fill(~mask[..., None], torch.nan).expand(2000, -1, -1)
+    few, many = (log_px(model, x, k, mask.expand(2000, -1)).detach() for k in (1, 1000))
+    mean, error = mean_and_error(few)
+    assert mean < truth - STANDARD_ERRORS * error
+    mean, error = mean_and_error(many)
+    assert truth - 0.05 < mean < truth + STANDARD_ERRORS * error
+    assert abs(truth - brute_force_evidence()) > 0.05  # of all frames, it would be another
+    torch.manual_seed(0)
+    whole = log_px(model, X, 3, torch.ones(1, 3, dtype=torch.bool))
+    torch.manual_seed(0)
+    torch.testing.assert_close(log_px(model, X, 3), whole)
+    with pytest.raises(BadInput, match="True where a frame is there"):
+        log_px(model, X, 3, mask[:, :2])
 
 
 def test_the_papers_estimator_is_no_bound():

@@ -37,6 +37,28 @@ def test_traversals_show_input_reconstruction_and_rolled(channels):
     np.testing.assert_allclose(third.reshape(4, 4, channels), ahead, atol=1e-5)
 
 
+def test_missing_frames_are_drawn_as_the_sequence_moves():
+    """Of two axes, each sequence's own; where time does not close, not round its ends."""
+    topography = tc.Topography(1, (5, 5), window=3)
+    model = tc.TopographicVAE.mlp(frame_shape=(1, 5, 5), topography=topography, hidden=(3,))
+    model.encode = lambda x, sample=False, mask=None: x
+    model.decode = lambda t: t
+    model.x_given_t.forward = lambda t: torch.distributions.Independent(
+        torch.distributions.Bernoulli(t.clamp(1e-4, 1 - 1e-4), validate_args=False), 3
+    )
+    x = torch.zeros(4, 5, 1, 5, 5)
+    for n in range(4):
+        for frame in range(5):
+            row, column = (n + frame, n) if n % 2 else (n, n + frame)
+            x[n, frame, 0, row % 5, column % 5] = 1
+    for frames, closed in ((5, None), (4, False)):
+        figure = figures.filled(model, Batch(x[:, :frames], None), share=0.5, closed=closed)
+        for axis in figure.axes:
+            picture = np.asarray(axis.images[0].get_array())
+            np.testing.assert_allclose(picture[14:], picture[:7], atol=1e-6)
+            assert np.abs(picture[7:14] - picture[:7]).max() > 0.4  # some were missing
+
+
 def test_frames_that_are_not_square_keep_their_borders():
     topography = tc.Topography(2, (6,), window=3)
     model = tc.TopographicVAE.mlp(frame_shape=(1, 4, 8), topography=topography, hidden=(8,))

@@ -109,6 +109,52 @@ def test_standing_factors_and_standing_latents():
         metrics.capcorr(still, factors[:, 0])
 
 
+@pytest.mark.parametrize(
+    "sites, frames, rate, values",
+    [
+        (15, 10, 1, 15),
+        (15, 20, 1, 15),
+        (15, 15, 0.5, 30),
+        (15, 45, 0.5, 30),
+        (15, 8, 2, 15),
+        (18, 9, 2, 9),
+        (15, 15, -1, 15),
+        (15, 40, -0.5, 30),
+        (7, 7, 1.5, 14),
+    ],
+)
+def test_capcorr_is_one_for_what_rolls_however_much_of_an_orbit_is_shown(
+    sites, frames, rate, values
+):
+    y = (torch.arange(values)[:, None] + torch.arange(frames)) % values
+    base = torch.randn(3, sites)
+    places = torch.stack([roll(base, rate * n, 1) for n in range(values)])
+    found = metrics.observed_rolls(places[y], y[..., None], rate)[0]
+    assert found.correlation == pytest.approx(1.0)
+    assert found.observed.tolist() == found.true.tolist()
+    assert found.dropped == max(0, values - frames)
+    backwards = metrics.capcorr(places[-y % values], y[..., None], rate)[0]
+    assert backwards < 0.5
+
+
+def test_at_no_speed_there_are_no_rolls():
+    with pytest.raises(BadInput, match="no rolls to see"):
+        metrics.capcorr(rolling(), cyclic_factors([0, 1, 2, 3]), rate=0.0)
+
+
+def test_capsules_of_three_axes_are_measured():
+    """Along the first axis, as those of one are."""
+    t0 = torch.randn(S, 2, D, 2, 3)
+    t = torch.stack([t0.roll(n, 2) for n in range(S)], 1)
+    factors = cyclic_factors(range(S))
+    assert metrics.capcorr(t, factors)[1] == pytest.approx(1.0)
+    assert metrics.equivariance_error(t) < 1e-3
+    assert (metrics.axis_moved(t) == 0).all()
+    assert (
+        metrics.specialisation(torch.cat([t, t]), torch.cat([factors, factors.roll(1, 2)])) < 0.01
+    )
+
+
 def test_rolls_are_counted_in_frames_at_any_rate():
     """Half a site a frame: twelve frames around six sites, seen through partial rolls."""
     phase = 2 * math.pi * torch.rand(12, 1, 3, 1)

@@ -102,17 +102,28 @@ def test_without_corners_the_ends_of_the_window_lose_a_site(monkeypatch):
 
 @every_topography_of_the_papers
 def test_every_latent_sums_as_many_squares_as_it_has_degrees_of_freedom(topography, frames):
-    w = topography.matrix(frames)
-    assert set(w.unique().tolist()) <= {0.0, 1.0}
-    assert (w.sum(0) == topography.degrees_of_freedom).all()
-    assert (w.sum(1) == topography.degrees_of_freedom).all()
+    every = [topography.matrix(frames, axis) for axis in topography.axes]
+    squares = [int(w[0].sum()) for w in every]
+    assert min(squares) == topography.degrees_of_freedom
+    for w, nu in zip(every, squares, strict=True):
+        assert set(w.unique().tolist()) <= {0.0, 1.0}
+        assert (w.sum(0) == nu).all() and (w.sum(1) == nu).all()
 
 
 @every_topography
 def test_no_energy_sums_less_than_another(topography, frames):
-    w = dense(topography, frames)
-    assert (w >= 0).all()
-    torch.testing.assert_close(w.sum(1), torch.full_like(w[:, 0], topography.degrees_of_freedom))
+    least = []
+    for axis in topography.axes:
+        w = dense(topography, frames, axis)
+        assert (w >= 0).all()
+        torch.testing.assert_close(w.sum(1), w[0].sum().expand(len(w)))
+        least.append(w[0].sum().item())
+    assert min(least) == pytest.approx(topography.degrees_of_freedom)
+
+
+def test_where_capsules_move_along_two_axes_an_energy_sums_those_of_one():
+    assert Topography(1, (4, 5), (3, 3), window=3).degrees_of_freedom == 9
+    assert Topography(1, (4, 5), (3, 3), window=3, velocity=0).degrees_of_freedom == 27
 
 
 @every_topography
@@ -214,7 +225,47 @@ def test_roll_moves_sites_on_and_interpolates_between_them():
     assert topography.roll(t, 0.5).flatten().tolist() == [2.5, 1.5, 2.5, 3.5]
     two = Topography(1, (2, 3))
     t = torch.arange(6.0).reshape(1, 2, 3)
-    assert topography.roll(two.roll(t, 1, axis=1), 0).flatten().tolist() == [2, 0, 1, 5, 3, 4]
+    assert two.roll(t, 1, axis=1).flatten().tolist() == [2, 0, 1, 5, 3, 4]
+
+
+def test_each_capsule_rolls_by_its_own_steps():
+    for topography in (Topography(3, (5,)), Topography(3, (5,), cyclic=False)):
+        t, steps = torch.rand(2, 4, 3, 5), torch.tensor([1.0, -2.0, 0.5])
+        found = topography.roll(t, steps, fill=7.0)
+        for n in range(3):
+            expected = topography.roll(t[:, :, n], steps[n].item(), fill=7.0)
+            torch.testing.assert_close(found[:, :, n], expected)
+
+
+@pytest.mark.parametrize("steps", ["a", None, math.nan, 1j, True, torch.rand(2)])
+def test_what_is_no_number_of_sites_is_no_roll(steps):
+    with pytest.raises(BadInput, match="by a number of sites"):
+        Topography(3, (5,)).roll(torch.rand(3, 5), steps)
+
+
+def test_only_capsules_of_its_shape_are_rolled():
+    for topography, t in ((Topography(1, (4,)), torch.rand(1, 5)), (Topography(1, (2, 3)), 3)):
+        t = torch.rand(t) if isinstance(t, int) else t
+        with pytest.raises(BadInput, match="are rolled, not"):
+            topography.roll(t, 1)
+
+
+def test_a_velocity_is_any_number_but_no_answer():
+    for half in (np.float32(0.5), np.float64(0.5), torch.tensor(0.5)):
+        velocity = Topography(2, (5,), velocity=half).velocity
+        assert velocity == 0.5 and type(velocity) is float
+    for wrong in (True, np.bool_(True), None, torch.rand(2)):
+        with pytest.raises(BadInput, match="velocity must be a number"):
+            Topography(2, (5,), velocity=wrong)
+
+
+def test_no_site_of_u_is_beyond_those_that_count():
+    """A velocity that is a whole number but for rounding asks for no further site."""
+    for velocity in (1e-10, 0.1 * 10, 1 - 1e-11, -1e-10, 1 / 3, 0.1):
+        for window in (1, 3, 7):
+            topography = Topography(1, (5,), (2,), window, velocity, cyclic=False)
+            counts = topography.matrix(window).sum(0).reshape(window, -1).sum(0)
+            assert (counts > 0).all()
 
 
 def test_whole_numbers_of_any_kind_are_taken():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from topocaps.errors import whole_number
+from topocaps.errors import BadInput, whole_number
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,19 @@ class LatentModel(Protocol):
     def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws: ...
 
 
+def there(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Without what stands where ``mask`` is False and frames are missing: anything, NaN too."""
+    if mask is None:
+        return x
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
+        raise BadInput(
+            f"a mask is a tensor, True where a frame is there: {tuple(x.shape[:2])} booleans, "
+            f"not {given}"
+        )
+    return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, x.new_zeros(()))
+
+
 def kl_to_standard_normal(q: Normal, axes: int) -> Tensor:
     """KL(q || N(0, 1)), summed over the last ``axes``: those of a frame's latents."""
     kl = 0.5 * (q.mean.square() + q.variance - 1) - q.stddev.log()
@@ -123,31 +136,39 @@ def paper_estimate(log_weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def log_weights(
-    model: LatentModel, x: Tensor, samples: int, values_in_memory: int = 16_000_000
+    model: LatentModel,
+    x: Tensor,
+    samples: int,
+    values_in_memory: int = 16_000_000,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """(samples, batch, time) importance weights of frames, in nats.
 
     Draws as many samples at once as keep the decoded frames under ``values_in_memory`` numbers.
+    Frames that are missing, where ``mask`` (batch, time) is False, weigh nothing.
     """
     samples = whole_number("samples", samples)
+    x = there(x, mask)
     model.check(x)
-    posterior = model.posterior(x)
+    posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
     at_once = max(1, values_in_memory // x.numel())
-    return torch.cat(
-        [
-            model.draw(x, posterior, min(at_once, samples - done)).log_weights
-            for done in range(0, samples, at_once)
-        ]
+    drawn = (
+        model.draw(x, posterior, min(at_once, samples - done)).log_weights
+        for done in range(0, samples, at_once)
     )
+    weights = torch.cat(list(drawn))
+    return weights if mask is None else torch.where(mask, weights, 0.0)
 
 
-def log_px(model: LatentModel, x: Tensor, samples: int = 10) -> Tensor:
+def log_px(model: LatentModel, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
     """The joint importance-weighted bound on log p(x_1..S) / S, nats a frame, (batch,).
 
     True for any window; looser at equal ``samples`` than a frame's own bound, and not comparable
-    with the papers' numbers.
+    with the papers' numbers. With a ``mask`` (batch, time), True where a frame is there, it is of
+    those frames, and for each of them.
     """
-    return log_mean_exp_over_sequences(log_weights(model, x, samples))
+    found = log_mean_exp_over_sequences(log_weights(model, x, samples, mask=mask))
+    return found if mask is None else found * mask.shape[1] / mask.sum(1).clamp_min(1)
 
 
 def log_px_paper(model: LatentModel, x: Tensor, samples: int = 10) -> Tensor:

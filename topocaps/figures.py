@@ -110,16 +110,29 @@ def walk(walked: Walk, labels: Sequence[str] = ()) -> Figure:
 
 @torch.no_grad()
 def filled(
-    model: SequenceModel, batch: Batch, names: Sequence[str] = (), share: float = 0.3, seed: int = 0
+    model: SequenceModel,
+    batch: Batch,
+    names: Sequence[str] = (),
+    share: float = 0.3,
+    seed: int = 0,
+    closed: bool | None = None,
 ) -> Figure:
-    """Sequences with a ``share`` of their frames missing: what is there, what is filled in."""
+    """Sequences with a ``share`` of their frames missing: what is there, what is filled in.
+
+    Capsules of several axes roll along the one that a traversal of the sequence takes.
+    """
     x = batch.x
     mask = some_missing(x, share, seed)
     there = torch.where(mask[..., None, None, None], x, 0.5)
-    blocks = torch.stack([x, there, model.fill(x, mask)], 1).clamp(0, 1)
-    figure, axes = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
-    for axis, block, label in zip(axes, blocks, _labels(batch, names), strict=True):
-        show_rows(axis, block, ("input", "there", "filled"), title=label)
+    shown = torch.empty_like(x)
+    axes = traverse(model, x, closed=closed).axis.to(x.device)
+    for axis in axes.unique().tolist():
+        rows = axes == axis
+        shown[rows] = model.fill(x[rows], mask[rows], axis=axis, closed=closed)
+    blocks = torch.stack([x, there, shown], 1).clamp(0, 1)
+    figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
+    for panel, block, label in zip(panels, blocks, _labels(batch, names), strict=True):
+        show_rows(panel, block, ("input", "there", "filled"), title=label)
     return figure
 
 

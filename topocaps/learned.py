@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,12 +15,13 @@ from topocaps.errors import BadInput
 from topocaps.pooling import exact_product
 from topocaps.topography import Topography
 
-NOTHING = -8.0  # of what softplus makes a weight: 0.0003, from which it can still grow
+NOTHING = -12.0  # of what softplus makes a weight: 6e-6, from which it can still grow
+A_TRIFLE = -8.0  # 3e-4 of every u²: with one square alone, t is too heavy-tailed to learn from
 SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hundred steps of Adam
 #: what is not learned, and is as where it starts
 _AS_AT_THE_START = (
     "capsules", "shape", "u_shape", "axes", "reach", "window", "cyclic", "causal", "corners",
-    "latents", "beyond", "check", "roll", "is_small", "degrees_of_freedom",
+    "latents", "beyond", "check", "frames_of", "roll", "is_small", "degrees_of_freedom",
 )  # fmt: skip
 
 
@@ -37,7 +39,9 @@ class LearnedTopography(nn.Module):
 
     The kernel (capsules, window, sites) says how much of u² at time δ and site o from here counts:
     W is the same everywhere, in time and along the capsule. In all else it is the topography it
-    starts from (``start``), and takes its place in a model.
+    starts from (``start``), and takes its place in a model. A weight is a softplus, so none is
+    below 0; those that are 0 in ``start`` begin at 6e-6, as what is exactly 0 would stay there, and
+    beside the identity at 3e-4.
     """
 
     time: Tensor
@@ -45,12 +49,11 @@ class LearnedTopography(nn.Module):
 
     def __init__(self, start: Topography, learned: Learned | str) -> None:
         super().__init__()
-        plain = start.cyclic and not start.causal and start.corners
-        if len(start.shape) > 1 or start.shape[0] < 2 or not plain:
-            raise BadInput(
-                "only cyclic capsules of one axis with a centred window have a W to learn"
-            )
+        if len(start.shape) > 1 or start.shape[0] < 2 or not start.cyclic:
+            raise BadInput("only cyclic capsules of one axis have a W to learn")
         self.start, self.learned = start, Learned(learned)
+        if self.learned is Learned.VELOCITY and not start.corners:
+            raise BadInput("a band whose corners are cut has velocity 1, and none to learn")
         # on the device with the parameters: nothing is copied there while a graph is captured
         for name, offsets in (("time", start.time_offsets), ("near", start.reach_offsets(0))):
             self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
@@ -75,6 +78,11 @@ class LearnedTopography(nn.Module):
         return self.start.velocity
 
     @property
+    def rate(self) -> float | Tensor:
+        """Sites a frame that capsules move: of each its own, where these are learned."""
+        return self.velocities.detach() if self.learned is Learned.VELOCITY else self.start.velocity
+
+    @property
     def kernel(self) -> Tensor:
         """The weights, none below 0: (capsules, window, sites)."""
         if self.learned is not Learned.VELOCITY:
@@ -87,15 +95,17 @@ class LearnedTopography(nn.Module):
 
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
         """W applied to u²: (batch, time, capsules, sites) to the same shape."""
-        frames = energy.shape[-3]
-        self.start.check(frames)
+        frames = self.start.frames_of(energy)
         w = self._matrices(frames)  # capsules (time site) (time site)
-        rows = energy.transpose(-3, -2).flatten(-2)  # … capsules (time site)
-        pooled = exact_product(rows[..., None, :], w.mT)[..., 0, :]
-        return pooled.unflatten(-1, (frames, -1)).transpose(-3, -2)
+        if energy.dtype != w.dtype:
+            raise BadInput(f"energies are {energy.dtype}, the weights that pool them {w.dtype}")
+        each = energy.movedim(-2, 0)  # capsules … time site
+        pooled = exact_product(each.reshape(len(w), -1, w.shape[-1]), w.mT)
+        return pooled.reshape(each.shape).movedim(0, -2)
 
     def matrix(self, frames: int, axis: int | None = None) -> Tensor:
         """The same W, dense, over (time, capsule, site)."""
+        self.start.check(frames)
         parts = self._matrices(frames).unflatten(-1, (frames, -1)).unflatten(1, (frames, -1))
         every = torch.eye(len(parts), dtype=parts.dtype, device=parts.device)
         whole = torch.einsum("ctsuv,cd->tcsudv", parts, every)
@@ -112,13 +122,12 @@ class LearnedTopography(nn.Module):
     def _matrices(self, frames: int) -> Tensor:
         """Every capsule's W, from its kernel."""
         kernel, sites = self.kernel, self.start.shape[0]
-        place = torch.arange(frames * sites, device=kernel.device)
-        time, site = place // sites, place % sites
-        later = (time - time[:, None]) % frames  # from row to column
+        site, time = (torch.arange(n, device=kernel.device) for n in (sites, frames))
+        seen = self.start.frame_at(time[:, None] + self.time, frames)  # frames window
+        counts = (seen[:, None] == time[:, None]).to(kernel.dtype)  # frames frames window
+        over = exact_product(counts.flatten(0, 1), kernel).unflatten(1, (frames, frames))
         further = (site - site[:, None]) % sites
-        full = kernel.new_zeros(len(kernel), frames, sites)
-        full = full.index_copy(1, self.time % frames, kernel)
-        return full[:, later, further]
+        return over[..., further].transpose(2, 3).flatten(3).flatten(1, 2)
 
     def _raw(self) -> Tensor:
         start = self.start
@@ -126,10 +135,12 @@ class LearnedTopography(nn.Module):
             kernel = torch.zeros(start.window, start.shape[0])
             kernel[list(start.time_offsets).index(0), 0] = 1
         else:
-            one = Topography(1, start.shape, start.reach, start.window, start.velocity)
-            row = one.matrix(start.window)[0].reshape(start.window, start.shape[0])  # of frame 0
-            kernel = row[[d % start.window for d in start.time_offsets]]
-        raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), NOTHING)
+            here = start.window - 1 if start.causal else 0  # a frame whose whole window is there
+            w = replace(start, capsules=1).matrix(start.window)
+            row = w[here * start.shape[0]].reshape(start.window, start.shape[0])
+            kernel = row[[(here + d) % start.window for d in start.time_offsets]]
+        none = A_TRIFLE if self.learned is Learned.FROM_IDENTITY else NOTHING
+        raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), none)
         return (raw / SHARP).expand(start.capsules, -1, -1).clone()
 
 

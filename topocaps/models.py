@@ -18,6 +18,7 @@ from topocaps.evidence import (
     Posterior,
     kl_to_standard_normal,
     log_ratio_to_standard_normal,
+    there,
 )
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.learned import Learned, LearnedTopography, learn
@@ -44,6 +45,7 @@ class SequenceModel(GenerativeModel):
 
     terms: ClassVar = ("elbo", "log_px_given_t", "kl_z", "kl_u")
     topography: Topography
+    shares: ClassVar = True  #: u, over a window of frames
     sparsity = 0.0  #: nats for each unit of what capsules stand out by (not the papers')
 
     def __init__(self, x_given_t: nn.Module, topography: Topography | LearnedTopography) -> None:
@@ -74,7 +76,7 @@ class SequenceModel(GenerativeModel):
         ``mask`` (batch, time) is True where a frame is there; the others, whatever they hold, take
         no part: their terms are 0, and the sum is a bound on the evidence of those that are.
         """
-        x = self._there(x, mask)
+        x = there(x, mask)
         self.check(x)
         return self.evidence(x, mask=mask)
 
@@ -115,7 +117,7 @@ class SequenceModel(GenerativeModel):
 
         (With the bare mean of u, an untrained t would come out many times too large.)
         """
-        x = self._there(x, mask)
+        x = there(x, mask)
         self.check(x)
         q = self._posterior(x, mask)
         if sample:
@@ -126,8 +128,9 @@ class SequenceModel(GenerativeModel):
         """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
         return self.x_given_t(t).mean
 
-    def roll(self, t: Tensor, steps: float, axis: int = 0) -> Tensor:
-        """Every capsule moved on; over an open end comes what the prior expects."""
+    def roll(self, t: Tensor, steps: float | Tensor, axis: int = 0) -> Tensor:
+        """Every capsule moved on, each by its own ``steps`` where these are (capsules,); over an
+        open end comes what the prior expects."""
         fill = 0.0
         if not self.topography.cyclic:
             expected = self.prior(self.topography.window).mean.mean().nan_to_num()
@@ -135,56 +138,54 @@ class SequenceModel(GenerativeModel):
         return self.topography.roll(t, steps, axis, fill)
 
     @torch.no_grad()
-    def fill(self, x: Tensor, mask: Tensor, rate: float | None = None, axis: int = 0) -> Tensor:
+    def fill(
+        self,
+        x: Tensor,
+        mask: Tensor,
+        rate: float | None = None,
+        axis: int | None = None,
+        closed: bool | None = None,
+    ) -> Tensor:
         """The sequence with its missing frames, where ``mask`` is False, filled in.
 
         A missing frame is decoded from the t of the nearest frame that is there, rolled ``rate``
         sites along ``axis`` for each frame between them: the topography's velocity unless given.
+        Capsules that move along several axes have to be told which. Where sequences are ``closed``
+        (as the topography's time is, unless it is said), the nearest may be round their ends.
         """
-        self._there(x, mask)
+        there(x, mask)
         if not mask.any(1).all():
             raise BadInput("a sequence of which no frame is there cannot be filled")
-        rate = self.rate if rate is None else rate
+        own = self.rate if rate is None else rate
+        axis = self.axis_to_roll(axis)
         t = self.encode(x, mask=mask)
-        distance = self._distances(x.shape[1]).to(x.device)  # from column to row, in frames
+        closed = self.topography.cyclic and not self.topography.causal if closed is None else closed
+        distance = _distances(x.shape[1], closed).to(x.device)  # from column to row, in frames
         far = distance.abs().where(mask[:, None, :], x.shape[1] + 1)  # batch missing there
         nearest = far.argmin(2)
         lag = distance.expand_as(far).gather(2, nearest[..., None])[..., 0]
         found = t.gather(1, nearest.reshape(*nearest.shape, *(1,) * (t.ndim - 2)).expand_as(t))
-        filled = x.clone()
+        filled = there(x, mask)
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
-            filled[here] = self.decode(self.roll(found[here], rate * steps, axis)).to(x.dtype)
+            filled[here] = self.decode(self.roll(found[here], own * steps, axis)).to(x.dtype)
         return filled
 
     @property
-    def rate(self) -> float:
-        """Sites a frame that t is expected to move."""
-        return self.topography.velocity
+    def rate(self) -> float | Tensor:
+        """Sites a frame that t is expected to move: of each capsule, where these are learned."""
+        return self.topography.rate
+
+    def axis_to_roll(self, axis: int | None) -> int:
+        """The first axis of capsules, unless they move along several: it has to be said then."""
+        if axis is None and len(self.topography.axes) > 1:
+            axes = " or ".join(map(str, self.topography.axes))
+            raise BadInput(f"these capsules move along several axes: give axis={axes}")
+        return axis or 0
 
     def stream(self) -> Stream:
         """Takes frames one at a time, where the topography is causal."""
         return Stream(self)
-
-    def _distances(self, frames: int) -> Tensor:
-        """Frames from one (column) to another (row), the short way round where time is closed."""
-        frame = torch.arange(frames)
-        distance = frame[:, None] - frame
-        if self.topography.cyclic and not self.topography.causal:
-            return (distance + frames // 2) % frames - frames // 2
-        return distance
-
-    def _there(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Without what stands where frames are missing: it may be anything, NaN too."""
-        if mask is None:
-            return x
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
-            given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
-            raise BadInput(
-                f"a mask is a tensor, True where a frame is there: {tuple(x.shape[:2])} booleans, "
-                f"not {given}"
-            )
-        return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, 0.0)
 
     def _posterior(self, x: Tensor, mask: Tensor | None) -> Posterior:
         q = self.posterior(x)
@@ -217,10 +218,17 @@ class SequenceModel(GenerativeModel):
                 f"frames must be (batch, time, *frame) with frame {tuple(frame_shape)}, "
                 f"not {tuple(x.shape)}"
             )
-        if whole:
+        if whole and self.shares:
             self.topography.check(x.shape[1])
         check_values(x, self.likelihood)
         check_place(x, self)
+
+
+def _distances(frames: int, closed: bool) -> Tensor:
+    """Frames from one (column) to another (row), the short way round where time is closed."""
+    frame = torch.arange(frames)
+    distance = frame[:, None] - frame
+    return (distance + frames // 2) % frames - frames // 2 if closed else distance
 
 
 def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
@@ -318,12 +326,15 @@ class TopographicVAE(SequenceModel):
 
 
 class VAE(SequenceModel):
-    """The baseline: t = z, standard normal. ``topography`` only divides t into capsules.
+    """The baseline: t = z, standard normal. ``topography`` only divides t into capsules; its window
+    binds no frames.
 
     >>> model = VAE.mlp(frame_shape=(1, 8, 8), topography=Topography(capsules=4, shape=(6,)))
     >>> model(torch.rand(2, 6, 1, 8, 8)).kl_u.sum().item()  # there is no u
     0.0
     """
+
+    shares = False
 
     def __init__(
         self,

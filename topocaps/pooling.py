@@ -1,4 +1,4 @@
-"""How W is applied: a small capsule's is multiplied, a large one's is summed at a linear cost."""
+"""How W is applied: a small capsule's is multiplied; a large one's is summed, any window alike."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def exact_product(energy: Tensor, w: Tensor) -> Tensor:
 
 
 class Sums:
-    """W of a large capsule, applied at a cost that is linear in the latents, whatever the window
-    and the reach.
+    """W of a large capsule, applied at a cost that does not depend on the window and the reach.
 
     Time is unrolled as far as the longest window would reach. In co-moving coordinates (site j of
     frame a is j + v a) a window stands still, and two running sums serve all of them. Frames whose
     v a lies equally far between two sites share coordinates: one such phase for whole velocities,
-    two for halves. All that depends on is worked out once, on the host.
+    two for halves, as many as there are frames where no two agree. The cost is linear in the
+    latents and in the phases. All that depends on is worked out once, on the host.
     """
 
     def __init__(

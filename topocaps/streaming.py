@@ -22,7 +22,7 @@ class Stream:
 
     def __init__(self, model: SequenceModel) -> None:
         topography = model.topography
-        if topography.window > 1 and not topography.causal:
+        if model.shares and topography.window > 1 and not topography.causal:
             raise BadInput(
                 "only a causal model can take frames one at a time: its topography needs "
                 "causal=True (or window=1)"
@@ -51,14 +51,18 @@ class Stream:
         return self.t
 
     @torch.no_grad()
-    def predict(self, frames: int = 1, rate: float | None = None, axis: int = 0) -> Tensor:
+    def predict(
+        self, frames: int = 1, rate: float | None = None, axis: int | None = None
+    ) -> Tensor:
         """The coming frames, (batch, frames, *frame): the last t, rolled ``rate`` sites a frame.
 
         ``rate`` is the model's own unless given: the topography's velocity, none for a VAE.
+        Capsules that move along several axes have to be told which ``axis`` to roll along.
         """
         if self.t is None:
             raise BadInput("nothing has been seen yet: give the stream a frame first")
         frames = whole_number("frames", frames)
-        rate = self.model.rate if rate is None else rate
-        ahead = [self.model.roll(self.t, rate * (n + 1), axis) for n in range(frames)]
+        own = self.model.rate if rate is None else rate
+        axis = self.model.axis_to_roll(axis)
+        ahead = [self.model.roll(self.t, own * (n + 1), axis) for n in range(frames)]
         return self.model.decode(torch.stack(ahead, 1))

@@ -34,9 +34,12 @@ def studentize(z: Tensor, u: Tensor, topography: Topography, mu: float | Tensor 
 class TopographicStudentT(Distribution):
     r"""The prior of Eq. 6: :math:`T = (Z - \mu) / \sqrt{W U^2}` with standard normal Z and U.
 
-    A draw has the shape (frames, capsules, \*shape). With :math:`\mu = 0` every
-    :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom``;
-    neighbours are uncorrelated, their energies are not. The joint density has no closed form.
+    A draw has the shape (frames, capsules, \*shape). With :math:`\mu = 0` a
+    :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom`` where
+    its row of W is of zeros and ones and it has one energy; so are all in closed time at whole
+    velocities. Where squares count in part, or more than once (a frame that stands for those
+    before it), or roots of energies are added (Eq. 21), it is near one. Neighbours are
+    uncorrelated, their energies are not. The joint density has no closed form.
 
     >>> prior = TopographicStudentT(Topography(2, (5,), window=3), frames=6)
     >>> prior.sample((10,)).shape

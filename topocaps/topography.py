@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -82,9 +83,8 @@ class Topography:
         for axis, (k, sites) in enumerate(zip(reach, shape, strict=True)):
             if k > sites:
                 raise BadInput(f"reach {k} on axis {axis} is more than its {sites} sites")
-        if not isinstance(self.velocity, int | float) or not math.isfinite(self.velocity):
-            raise BadInput(f"velocity must be a number of sites a frame, not {self.velocity}")
-        object.__setattr__(self, "velocity", float(self.velocity))
+        velocity = _finite("velocity must be a number of sites a frame", self.velocity)
+        object.__setattr__(self, "velocity", velocity)
         if abs(self.velocity) > max(shape):
             raise BadInput(
                 f"velocity {self.velocity:g} is more than once round the {max(shape)} sites a frame"
@@ -97,6 +97,11 @@ class Topography:
                 "only a band has corners to cut: one cyclic axis, velocity 1, a centred window, "
                 "reach within it"
             )
+
+    @property
+    def rate(self) -> float:
+        """Sites a frame that capsules move: the velocity."""
+        return self.velocity
 
     @property
     def latents(self) -> int:
@@ -117,8 +122,12 @@ class Topography:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Nu: how many squares an energy sums, over all axes."""
-        return self.window * math.prod(self.reach) if self.corners else len(self._terms(None))
+        """Nu: how many squares an energy sums; where t has several, the smallest of them.
+
+        A square counts as often as W says: in parts where the velocity is between sites, and more
+        than once where time begins and nothing moves.
+        """
+        return min(len(self._terms(axis)) for axis in self.axes)
 
     def check(self, frames: int) -> None:
         """Refuse a sequence shorter than the window."""
@@ -127,15 +136,8 @@ class Topography:
         if not (self.corners or self.is_small(frames)):
             raise BadInput(f"corners are cut of small capsules only: up to {SMALL} sites in time")
 
-    def is_small(self, frames: int) -> bool:
-        """Whether W of one capsule is simply multiplied, being small."""
-        return frames * math.prod(self.shape) <= SMALL
-
-    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
-        """W applied to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape).
-
-        Costs the same for every window and reach. Only adds, so non-negative energies stay so.
-        """
+    def frames_of(self, energy: Tensor) -> int:
+        """How many there are; refuse what cannot be pooled."""
         latent = (self.capsules, *self.u_shape)
         if energy.ndim < len(latent) + 1 or tuple(energy.shape[-len(latent) :]) != latent:
             raise BadInput(
@@ -144,6 +146,19 @@ class Topography:
             )
         frames = energy.shape[-len(latent) - 1]
         self.check(frames)
+        return frames
+
+    def is_small(self, frames: int) -> bool:
+        """Whether W of one capsule is simply multiplied, being small."""
+        return frames * math.prod(self.shape) <= SMALL
+
+    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
+        """W applied to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape).
+
+        Costs the same for every window and reach, at one velocity. Only adds, so non-negative
+        energies stay so.
+        """
+        frames = self.frames_of(energy)
         if self.window == math.prod(self.reach) == 1:
             return energy.clone()
         if self.is_small(frames):
@@ -173,11 +188,19 @@ class Topography:
         return w.reshape(math.prod(rows), math.prod(columns))
 
     def roll(
-        self, t: Tensor, steps: float, axis: int = 0, fill: float = 0.0, fourier: bool = False
+        self,
+        t: Tensor,
+        steps: float | Tensor,
+        axis: int = 0,
+        fill: float = 0.0,
+        fourier: bool = False,
     ) -> Tensor:
         """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18).
 
+        Each capsule moves by its own, where ``steps`` is a tensor (capsules,).
         Between sites it is interpolated (Eq. 19), or moved by the phases of its Fourier transform.
+        On an odd number of sites two such rolls are one by their sum; an even number has a wave
+        that is its own opposite, of which a part of a step leaves less.
         What comes in over an open end is ``fill``.
 
         >>> t = torch.tensor([[0.0, 1.0, 0.0, 0.0]])  # one capsule of 4 sites
@@ -190,8 +213,15 @@ class Topography:
         """
         if not -len(self.shape) <= axis < len(self.shape):
             raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
-        if not math.isfinite(steps):
-            raise BadInput(f"a roll is by a number of sites, not {steps}")
+        sites = tuple(t.shape[-len(self.shape) :])
+        if sites != self.shape:
+            raise BadInput(f"capsules of shape {self.shape} are rolled, not {tuple(t.shape)}")
+        if isinstance(steps, Tensor) and steps.shape == (self.capsules,):
+            capsule = -len(self.shape) - 1
+            each = zip(t.unbind(capsule), steps.tolist(), strict=True)
+            rolled = [self.roll(one, n, axis, fill, fourier) for one, n in each]
+            return torch.stack(rolled, capsule)
+        steps = _finite("a roll is by a number of sites", steps)
         dim = axis % len(self.shape) - len(self.shape)
         if self.cyclic:
             return roll(t, steps, dim, fourier)
@@ -206,8 +236,9 @@ class Topography:
         """Sites that U has before the first and after the last one of Z."""
         if self.cyclic:
             return 0, 0
-        places = [self.velocity * d + k for d in self.time_offsets for k in self.reach_offsets(0)]
-        return max(0, -math.floor(min(places))), max(0, math.ceil(max(places)))
+        drifts = [site for d in self.time_offsets for site, _ in _between(self.velocity * d)]
+        reach = self.reach_offsets(0)
+        return max(0, -min(drifts) - reach[0]), max(0, max(drifts) + reach[-1])
 
     @property
     def time_offsets(self) -> range:
@@ -243,6 +274,18 @@ class Topography:
         return [sites[0] + self.beyond[0]]
 
 
+def _finite(what: str, value: Any) -> float:
+    """``value`` as a finite number, or a sentence that begins with ``what``."""
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+    elif isinstance(value, Tensor) and value.ndim == 0:
+        number = value.item()
+    if not math.isfinite(number):
+        raise BadInput(f"{what}, not {value!r}")
+    return number
+
+
 def _between(place: float) -> list[tuple[int, float]]:
     """The sites beside a place, and their shares of it."""
     place = round(place) if abs(place - round(place)) < NEAR else place
@@ -258,7 +301,7 @@ def _centred(width: int) -> range:
 
 def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
     """``torch.roll`` by ``steps``; a fraction of a step interpolates linearly (Eq. 19), or is a
-    shift of the phases of the Fourier transform.
+    shift of the phases of the Fourier transform (whose rolls add up on an odd number of sites).
 
     >>> roll(torch.tensor([1.0, 0.0, 0.0, 0.0]), 1.5, dim=0)
     tensor([0.0000, 0.5000, 0.5000, 0.0000])

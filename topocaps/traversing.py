@@ -11,7 +11,7 @@ from torch import Tensor
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
-from topocaps.metrics.traversal import roll_to_all, start_of, traversal
+from topocaps.metrics.traversal import lags_from, start_of, traversal
 from topocaps.models import SequenceModel
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Walk:
     lags: list[int]  #: how far that is, in frames
     unseen: Tensor  #: (batch, time) not in the window around that frame, nor shown there
     axis: Tensor  #: (batch,) that was rolled along
-    rate: float  #: sites that were rolled a frame
+    rate: float  #: sites that were rolled a frame; the mean of capsules' own, where they have them
 
     @property
     def start(self) -> int:
@@ -63,8 +63,9 @@ def traverse(
     first, where sequences are ``closed`` (as the topography is cyclic, unless given); in the
     middle, where they have ends; the last of the first window, where only the past is seen.
 
-    ``rate`` is the sites a frame that is rolled: the topography's velocity unless given. Capsules
-    of several axes are rolled along ``axis``, or else along the one that shows best what was seen.
+    ``rate`` is the sites a frame that is rolled: the topography's velocity unless given, of each
+    capsule its own where these are learned. Capsules of several axes are rolled along ``axis``, or
+    else along the one that shows best what was seen.
     ``window`` decides which frames are unseen (the model's own unless given). Latents are the
     posterior's means or, with ``sample``, drawn from ``seed``.
     """
@@ -73,6 +74,7 @@ def traverse(
     x = _frames(model, x)
     model.check(x)
     topography, frames = model.topography, x.shape[1]
+    own: float | Tensor = topography.rate if rate is None else rate
     rate = topography.velocity if rate is None else rate
     closed = topography.cyclic if closed is None else closed
     walked = traversal(model, x, None, rate, window, seed, closed)
@@ -83,7 +85,8 @@ def traverse(
     rolled = torch.empty_like(t)
     for one in axes.unique().tolist():
         rows = (axes == one).to(t.device)
-        rolled[rows] = roll_to_all(model, t[rows], start, rate, one, closed)
+        for n, lag in enumerate(lags_from(start, frames, closed)):
+            rolled[rows, n] = model.roll(t[rows, start], own * lag, one)
     unseen = walked.unseen.to(x.device)
     if closed:  # as it is rolled; time that does not close is shown as it passes
         x, t, lags = x.roll(-start, 1), t.roll(-start, 1), range(frames)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from topocaps.metrics.equivariance import SITE_AXIS, check_latents
 from topocaps.topography import roll
 
 STILL = -1
+CLEARLY = 0.8  #: of what other rolls leave: that much, or less, is clearly nearer
 
 Factor = TypeVar("Factor")
 
 
 def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
-    """The axis along which each sequence moved, (batch,), or ``STILL``.
+    """The one axis along which each sequence moved, (batch,), or ``STILL``.
 
-    t: (batch, time, capsules, *shape). An axis is the one along which a roll by ``rate`` sites
-    brings capsules nearest to the next frame's (by the cosine, averaged over frames and capsules);
-    where every roll is farther from it than no roll at all, nothing moved.
+    t: (batch, time, capsules, *shape). A roll along an axis by ``rate`` sites brings capsules near
+    to the next frame's: by 1 less the cosine, averaged over frames and capsules. It has to leave
+    less than ``CLEARLY`` of what is left by no roll at all, by that along any other axis, and by
+    those along several at once; else nothing moved, or not along one axis alone.
     """
     check_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
@@ -31,12 +34,19 @@ def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
     )  # all t are near their prior's mean; what is beside it moves
     now, coming = t[:, :-1], t[:, 1:]
 
-    def match(moved: Tensor) -> Tensor:
-        lengths = moved.norm(dim=sites) * coming.norm(dim=sites)
-        return ((moved * coming).sum(sites) / lengths.clamp_min(1e-30)).mean((1, 2))
+    def left(axes: tuple[int, ...]) -> Tensor:
+        moved = now
+        for dim in axes:
+            moved = roll(moved, rate, dim)
+        lengths = vector_norm(moved, dim=sites) * vector_norm(coming, dim=sites)
+        return 1 - ((moved * coming).sum(sites) / lengths.clamp_min(1e-30)).mean((1, 2))
 
-    found = [match(now), *(match(roll(now, rate, dim)) for dim in sites)]
-    return torch.stack(found).argmax(0) - 1
+    others = [axes for n in range(len(sites) + 1) if n != 1 for axes in combinations(sites, n)]
+    alone = torch.stack([left((dim,)) for dim in sites])  # axes batch
+    least, best = alone.min(0)
+    rest = alone.scatter(0, best[None], torch.inf)
+    rest = torch.cat([rest, torch.stack([left(axes) for axes in others])]).amin(0)
+    return torch.where(least < CLEARLY * rest, best, STILL)
 
 
 def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:

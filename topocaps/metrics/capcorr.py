@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
 from topocaps.metrics.equivariance import SITE_AXIS, check_latents
@@ -67,8 +68,8 @@ def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, C
     For each sequence, :math:`\Omega` is a frame where the factor has index 0; the roll is
     :math:`\arg\max_n \langle Roll_n t_\Omega, t_0 \rangle` in each capsule, then the mode over
     capsules (the smallest of ties). Where a sequence has several :math:`\Omega` the one whose roll
-    is closest to the truth counts, as in the paper: optimistic. Rolls are counted in frames of
-    ``rate`` sites.
+    is closest to the truth counts, as in the paper: optimistic. Rolls are counted in indices of the
+    factor: of ``rate`` sites, where it moves one a frame.
     """
     check_latents(t)
     if factors.ndim != 3 or factors.shape[:2] != t.shape[:2]:
@@ -76,41 +77,47 @@ def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, C
             f"factors must be (batch, time, factor) with {tuple(t.shape[:2])} first, "
             f"not {tuple(factors.shape)}"
         )
-    if rate <= 0:
-        raise BadInput(f"rate must be more than 0 sites a frame, not {rate}")
+    if rate == 0:
+        raise BadInput("at a rate of 0 sites a frame there are no rolls to see")
     factors = factors.to(t.device)
     moves = (factors != factors[:, :1]).any(1)  # batch factor
-    rolls, agreement = _rolls_to_start(t, rate)  # batch time
     found = {}
     for column in moves.any(0).nonzero().flatten().tolist():
         rows = moves[:, column]
         y = factors[rows][:, :, column]
-        at_zero = y == 0
-        # frames since the factor was 0; its own index, where it was so several times
-        since = -at_zero.float().argmax(1) % y.shape[1]
-        true = torch.where(at_zero.sum(1) == 1, since, y[:, 0])
+        rolls, agreement = _rolls_to_start(t[rows], rate / _step(y), int(y.max()) + 1)  # batch time
+        true, at_zero = y[:, 0], y == 0
         has_omega = at_zero.any(1)
-        distance = (rolls[rows] - true[:, None]).abs().masked_fill(~at_zero, torch.inf)
+        distance = (rolls - true[:, None]).abs().masked_fill(~at_zero, torch.inf)
         omega = distance.argmin(1, keepdim=True)
         found[column] = CapCorr(
-            observed=rolls[rows].gather(1, omega)[has_omega, 0].cpu(),
+            observed=rolls.gather(1, omega)[has_omega, 0].cpu(),
             true=true[has_omega].cpu(),
-            agreements=agreement[rows].gather(1, omega)[has_omega, 0].cpu(),
+            agreements=agreement.gather(1, omega)[has_omega, 0].cpu(),
             dropped=int((~has_omega).sum()),
         )
     return found
 
 
-def _rolls_to_start(t: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """From every frame to frame 0: the mode of the capsules' rolls, and their agreement on it."""
-    # once round; of faster motion, all places that its frames come to
-    steps = math.ceil(t.shape[SITE_AXIS] / rate) if rate <= 1 else t.shape[1]
+def _step(y: Tensor) -> int:
+    """Indices that a factor moves a frame: mostly, as it jumps where it begins again."""
+    steps = y.diff(dim=1).abs()
+    sizes, counts = steps[steps > 0].unique(return_counts=True)
+    return int(sizes[counts.argmax()])
+
+
+def _rolls_to_start(t: Tensor, size: float, values: int) -> tuple[Tensor, Tensor]:
+    """From every frame to frame 0: the mode of the capsules' rolls, and their agreement on it.
+
+    Rolls are of ``size`` sites: as many as go once round, or as the factor has values.
+    """
+    steps = max(math.ceil(t.shape[SITE_AXIS] / abs(size)), values)
     sites = tuple(range(SITE_AXIS, t.ndim))
     match = []
     for n in range(steps):
-        rolled = roll(t, rate * n, SITE_AXIS)
+        rolled = roll(t, size * n, SITE_AXIS)
         # a partial roll is an average, hence shorter; a whole one is as long as t
-        length = rolled.norm(dim=sites).clamp_min(1e-30)
+        length = vector_norm(rolled, dim=sites).clamp_min(1e-30)
         match.append((rolled * t[:, :1]).sum(sites) / length)
     rolls = torch.stack(match, -1).argmax(-1)  # batch time capsules
     votes = torch.nn.functional.one_hot(rolls, steps).sum(2)  # batch time steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
 from topocaps.topography import Topography, roll
@@ -34,7 +35,7 @@ def equivariance_errors(t: Tensor, rate: float = 1.0, cyclic: bool = True) -> Te
     """
     check_latents(t)
     capsule = tuple(range(SITE_AXIS, t.ndim))
-    t = t / t.norm(dim=capsule, keepdim=True).clamp_min(1e-30)
+    t = t / vector_norm(t, dim=capsule, keepdim=True).clamp_min(1e-30)
     errors = t.new_zeros(len(t))
     for lag in range(1, t.shape[1]):
         rolled = roll(t[:, :-lag], rate * lag, SITE_AXIS)

@@ -105,7 +105,7 @@ def evaluate(
             "causal": model.topography.causal,
             "lags": _lags(model, sequences.frames, window, closed),
         },
-        **_of_some(model, sequences, seed),
+        **_of_some(model, sequences, seed, closed),
         **(_by_axis(found.axes, names) if found.axes else {}),
         "intervals": {**intervals, "traversal_gain": walked.interval()},
         "sequences": len(sequences),
@@ -148,8 +148,8 @@ def _measure(
             if one.factors is not None and several_axes:
                 moved = axis_moved(model.encode(one.x), rate)  # what is drawn beside it hides it
                 axes.append((moved.cpu(), one.factors.cpu()))
-            # an open end has no roll back, and of several axes none is the factor's
-            if one.factors is not None and model.topography.cyclic and not several_axes:
+            # an open end has no roll back, of several axes none is the factor's, 0 sites no roll
+            if one.factors is not None and model.topography.cyclic and not several_axes and rate:
                 for column, found_rolls in observed_rolls(t, one.factors, rate).items():
                     rolls.setdefault(column, []).append(found_rolls)
     walked = Traversal.join(parts)
@@ -191,7 +191,9 @@ def _equivariance_errors(t: Tensor, rate: float, model: SequenceModel, axis: Ten
 
 
 @torch.no_grad()
-def _of_some(model: SequenceModel, sequences: SequenceSet, seed: int) -> dict[str, Any]:
+def _of_some(
+    model: SequenceModel, sequences: SequenceSet, seed: int, closed: bool | None
+) -> dict[str, Any]:
     """What is told by a few sequences, spread over all factors: how well missing frames are filled
     in, and how far capsules specialise on factors."""
     found: dict[str, Any] = {"missing": {}, "specialisation": None}
@@ -200,7 +202,7 @@ def _of_some(model: SequenceModel, sequences: SequenceSet, seed: int) -> dict[st
     scripts = sequences.fixed()
     some = sequences.show(scripts[:: max(1, len(scripts) // SOME)])
     if model.topography.axes == (None,):
-        found["missing"] = filled_costs(model, some.x, seed=seed)
+        found["missing"] = filled_costs(model, some.x, seed=seed, closed=closed)
     if some.factors is not None:
         share = specialisation(model.encode(some.x), some.factors)
         found["specialisation"] = None if math.isnan(share) else share

@@ -32,12 +32,14 @@ def filled_costs(
     shares: Sequence[float] = SHARES,
     rate: float | None = None,
     seed: int = 0,
+    closed: bool | None = None,
 ) -> dict[str, dict[str, float]]:
     """{share missing: costs of a missing frame}, in nats (squared errors for a Gaussian decoder).
 
     Frames are taken out at random, at least one of every sequence stays, and those whose image is
     shown by another do not count. ``filled`` rolls the nearest frame's t by ``rate`` sites a frame
-    (the model's own unless given), ``held`` decodes it as it is, ``mean`` is the mean of the frames
+    (the model's own unless given; round the ends where sequences are ``closed``, as in
+    ``SequenceModel.fill``), ``held`` decodes it as it is, ``mean`` is the mean of the frames
     that are there (no more certain than 0.001; the others, than 0.000001).
     """
     bernoulli = model.likelihood is Likelihood.BERNOULLI
@@ -49,8 +51,8 @@ def filled_costs(
         there = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
         mean = (x * there).sum(1, keepdim=True) / there.sum(1, keepdim=True)
         ways: dict[str, Any] = {
-            "filled": model.fill(x, mask, rate),
-            "held": model.fill(x, mask, 0.0),
+            "filled": model.fill(x, mask, rate, closed=closed),
+            "held": model.fill(x, mask, 0.0, closed=closed),
             "mean": mean.expand_as(x),
         }
         costs = {}
