@@ -264,11 +264,18 @@ def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Fig
 def probes_by_labels(
     read: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
 ) -> Figure:
-    """{what is read: {model: (labels, accuracy of a linear probe)}}, a panel for each."""
+    """{what is read: {model: (labels, accuracy of a linear probe), of every seed}}, a panel for
+    each: means, and from the least to the greatest."""
     figure, axes = canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
     for axis, (what, models) in zip(axes, read.items(), strict=True):
         for name, points in models.items():
-            axis.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+            found: dict[float, list[float]] = {}
+            for labels, share in points:
+                found.setdefault(labels, []).append(share)
+            means = [sum(shares) / len(shares) for shares in found.values()]
+            axis.plot(list(found), means, marker="o", markersize=4, label=name)
+            least, greatest = map(min, found.values()), map(max, found.values())
+            axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
         axis.set_title(what)
         axis.set_xscale("log")
         axis.set_xlabel("labels")

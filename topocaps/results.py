@@ -126,11 +126,7 @@ class Results:
                     curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
                     curve += [(float(labels), share) for labels, share in shares.items()]
         if read:
-            curves = {
-                what: {name: _means(points) for name, points in found.items()}
-                for what, found in read.items()
-            }
-            figures.save(figures.probes_by_labels(curves), self.folder / "probes.png")
+            figures.save(figures.probes_by_labels(read), self.folder / "probes.png")
 
     def write_page(self) -> Path:
         """README.md, from what there is."""
