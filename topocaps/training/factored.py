@@ -179,8 +179,8 @@ class Factored(Descent):
         found = [clips] * (len(inputs) + 1)
 
         def of_layer(n: int) -> None:
-            x, dy = (v.unflatten(0, (-1, members))[:, some] for v in (inputs[n], back[n]))
-            squares = self._square(x.flatten(0, 1), dy.flatten(0, 1)).view(len(x), -1)
+            parts = zip(inputs[n].split(members), back[n].split(members), strict=True)
+            squares = torch.stack([self._square(x[some], dy[some]) for x, dy in parts])  # no copies
             if (turn := turns[n]) is not None:  # what goes along a direction is taken off
                 along = (turn.by.square() * turn.squares.sum(1)).sum(1)
                 squares = squares - along.view(-1, members)[:, some]
