@@ -168,15 +168,20 @@ class Plain(Descent):
 
     @torch.no_grad()
     def _shorten(self, clips: Tensor) -> Tensor:
-        """Bring gradients to the longest allowed, all as one tensor; who is to be updated."""
-        held = [p for p in self.parameters.values() if p.grad is not None]
-        flat = [p.grad.reshape(len(self.stack), -1) for p in held if p.grad is not None]
-        together = torch.cat(flat, 1)
-        factor = shorter_by(together.square().sum(1, keepdim=True), clips)
-        parts = shorten(together, factor).split([one.shape[1] for one in flat], 1)
-        for parameter, part in zip(held, parts, strict=True):
-            parameter.grad = part.reshape(parameter.shape).contiguous()
-        return factor > 0
+        """Bring gradients to the longest allowed, in place: of members that have a clip, as one
+        tensor. Who is to be updated."""
+        some = []
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.contiguous()
+                some.append(parameter.grad.view(len(self.stack), -1)[self.clipped])
+        together = torch.cat(some, 1)
+        factor = shorter_by(together.square().sum(1, keepdim=True), clips[self.clipped])
+        parts = shorten(together, factor).split([one.shape[1] for one in some], 1)
+        torch._foreach_copy_(some, parts)
+        updated = torch.ones_like(clips, dtype=torch.bool)
+        updated[self.clipped] = factor > 0
+        return updated
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:
