@@ -14,7 +14,8 @@ import torch
 from topocaps.arithmetic import steady_arithmetic
 from topocaps.data import TransformedImages, sprites
 from topocaps.models import VAE
-from topocaps.recipes import RECIPES
+from topocaps.recipes import dsprites
+from topocaps.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
 from topocaps.training.run import describe_device
 
@@ -196,7 +197,7 @@ def rows():
     """Everything this machine can measure, as a list of rows."""
     digit_set = TransformedImages(digits())
     dataset = reference.TransformedDigits(digit_set.images)
-    mnist = [r for name, r in RECIPES.items() if name.startswith("mnist/camera-ready")]
+    mnist = FINAL
     cpu = torch.device("cpu")
     with steady_arithmetic():
         generator = torch.Generator()
@@ -230,8 +231,7 @@ def gpu_rows(mnist, digit_set, dataset):
         yield row(name, device, *take_turns(ours, against, (1000, 20), turns=3), **more)
     of_digits = ours
     orbits = sprites(64)[0]
-    columns = [r for name, r in RECIPES.items() if name.startswith("sprites/camera-ready")]
-    columns = [r for r in columns if not r.name.endswith("tvae-1_6")]  # four and a VAE, as of MNIST
+    columns = [r for r in dsprites.FINAL if not r.name.endswith("tvae-1_6")]  # as many as of MNIST
     ours = Ours(columns, SEEDS, orbits, device)
     against = Plain(columns, Orbits(orbits), 4096, device)
     more = floor([(recipe, (1, 64, 64)) for recipe in columns], 120, *limits)

@@ -74,10 +74,12 @@ class StopAfter(Silent):
 
 
 def resumed(make, sequences, training):
-    """Two models for three epochs of 100 steps without a stop, and with one in the middle."""
+    """Two models for three epochs of 100 steps without a stop, twice (sums of some gradients come
+    in any order there), and with one in the middle."""
     training = replace(training, epochs=3, epoch_size=100 * training.batch)
-    whole, parts, again = (make()[:2] for _ in range(3))
+    whole, twin, parts, again = (make()[:2] for _ in range(4))
     train(whole, sequences, training, seeds=[0, 1])
+    train(twin, sequences, training, seeds=[0, 1])
     with tempfile.TemporaryDirectory() as folder:
         states = [Path(folder) / f"{n}.safetensors" for n in range(2)]
         try:
@@ -85,7 +87,11 @@ def resumed(make, sequences, training):
         except tc.Interrupted as stopped:
             where = str(stopped)
         train(again, sequences, training, seeds=[0, 1], states=states)
-    return {"where": where, "against unstopped": distance(again, whole)}
+    return {
+        "where": where,
+        "against unstopped": distance(again, whole),
+        "unstopped twice": distance(twin, whole),
+    }
 
 
 class Lent(DeviceRandomness):

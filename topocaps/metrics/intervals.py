@@ -14,6 +14,7 @@ Interval = tuple[float, float]
 
 _NORMAL = 1.96  # standard errors, 95 %
 _ENDS = (0.025, 0.975)
+_AT_ONCE = 100  # draws, of a bootstrap
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Mean:
 
     @property
     def value(self) -> float:
-        return self._of(slice(None))
+        return self._of(torch.ones(1, len(self.values), dtype=torch.float64)).item()
 
     def interval(self, draws: int = 1000, seed: int = 0) -> Interval:
         """95 %, over sequences: 1.96 standard errors either way or, of a ratio, by bootstrap."""
@@ -46,16 +47,26 @@ class Mean:
             error = self.values.double().std().item() / math.sqrt(n) if n > 1 else math.nan
             return self.value - _NORMAL * error, self.value + _NORMAL * error
         generator = torch.Generator().manual_seed(seed)
-        drawn = [self._of(torch.randint(n, (n,), generator=generator)) for _ in range(draws)]
-        found = torch.tensor(drawn, dtype=torch.float64)
+        counts = (
+            _counts(min(_AT_ONCE, draws - k), n, generator) for k in range(0, draws, _AT_ONCE)
+        )
+        found = torch.cat([self._of(count) for count in counts])
         low, high = found.nanquantile(torch.tensor(_ENDS, dtype=torch.float64)).tolist()
         return low, high
 
-    def _of(self, rows: Any) -> float:
-        values = self.values[rows].double()
+    def _of(self, counts: Tensor) -> Tensor:
+        """Where sequences count so often, (draws, sequences): (draws,)."""
+        values = counts @ self.values.double().reshape(len(self.values), -1)
         if self.weights is None:
-            return values.mean().item()
-        return (values.sum(0) / self.weights[rows].double().sum(0)).nanmean().item()
+            return values[:, 0] / counts.sum(1)
+        weights = counts @ self.weights.double().reshape(len(self.weights), -1)
+        return (values / weights).nanmean(1)
+
+
+def _counts(draws: int, n: int, generator: torch.Generator) -> Tensor:
+    """How often each of n is drawn when n are, with replacement: (draws, n)."""
+    drawn = torch.randint(n, (draws, n), generator=generator) + n * torch.arange(draws)[:, None]
+    return drawn.flatten().bincount(minlength=draws * n).view(draws, n).double()
 
 
 def at_the_ends(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
