@@ -38,6 +38,7 @@ TABLE = FINAL
 STEPS = 20
 #: models, rows, inputs and outputs of a layer: large and small ones, few models and several
 SIZES = ((5, 40, 200, 90), (1, 2304, 2352, 972), (3, 120, 972, 648))
+SMALL = tc.Training(tc.Sgd(1e-4), batch=16)
 WAYS = {
     "sgd, fp32": (tc.Training(tc.Sgd(1e-4), precision="fp32"), Norm.NONE),
     "sgd, bf16": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.NONE),
@@ -136,6 +137,11 @@ def part_whole():
     return [find("capsules/mnist").build((1, 28, 28), seed).cuda() for seed in range(3)]
 
 
+def two_axes():
+    recipe = find("sprites/axes")
+    return [recipe.build((1, 32, 32), seed).cuda() for seed in range(2)]
+
+
 def kernel(rule, turned, shortened, sizes):
     """Largest relative difference of what one step leaves, GPU kernel against plain products."""
     torch.manual_seed(0)
@@ -214,6 +220,9 @@ def main():
         print(name, found[name], file=sys.stderr, flush=True)
     name = "part-whole models, mapped"
     found[name] = compared(part_whole, of_digits, tc.Training(tc.Sgd(1e-3), batch=32, clip=10.0))
+    print(name, found[name], file=sys.stderr, flush=True)
+    name = "capsules of two axes"
+    found[name] = compared(two_axes, find("sprites/axes").data.load().train.to("cuda"), SMALL)
     print(name, found[name], file=sys.stderr, flush=True)
     found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"][0])
     found["evaluation"] = evaluation(sequences)

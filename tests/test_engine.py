@@ -183,6 +183,7 @@ def factored_anywhere(monkeypatch):
     """The descent of a GPU, on the CPU."""
     suits = staticmethod(lambda stack, training: training.precision is tc.Precision.BF16)
     monkeypatch.setattr(Factored, "suits", suits)
+    monkeypatch.setattr(Factored, "kind", staticmethod(lambda stack, training: torch.bfloat16))
 
 
 @pytest.mark.parametrize("how", FACTORED)

@@ -138,7 +138,7 @@ def test_digits_are_probed_from_their_own_sequences(monkeypatch):
         return Digits(images, classes.to(torch.uint8))
 
     monkeypatch.setattr(topographic, "digits", lambda folder: (some(60), some(40)))
-    monkeypatch.setattr(topographic, "PROBED", 30)
+    monkeypatch.setattr(topographic, "LABELLED", 30)
     topography = tc.Topography(2, (18,), window=3)
     model = tc.TopographicVAE.mlp(frame_shape=(3, 28, 28), topography=topography, hidden=(20,))
     found = topographic.probe_digits(model, None)

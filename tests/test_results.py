@@ -1,5 +1,6 @@
 """Results: what was measured stands beside what the papers say, and is not run twice."""
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 import topocaps as tc
 from topocaps import study
+from topocaps.examine.examination import Later
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, Learned
 from topocaps.recipes.tables import TABLES
@@ -105,6 +107,26 @@ def test_a_result_without_the_numbers_of_a_table_is_run_again(small, tmp_path):
     results.keep(recipe, 0, COMMON | {"traversal_gain": None})
     assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].numbers)
     assert not results.has(recipe, 0, TABLES["probes"].numbers)
+
+
+def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(of):
+        asked.append(of)
+        return {name: 0.5 for name in of[1:]}
+
+    monkeypatch.setattr(
+        "topocaps.examine.topographic.TopographicExamination.more",
+        lambda *_: [
+            Later(of, functools.partial(measured, of))
+            for of in (("traversal_gain", "beside_it"), ("probes",))
+        ],
+    )
+    reproduce(tmp_path, seeds=1)
+    assert asked == [("traversal_gain", "beside_it")] * 2  # of two models
+    kept = json.loads(next((tmp_path / "results").rglob("seed-0.json")).read_text())
+    assert kept["beside_it"] == 0.5
 
 
 def test_what_a_short_run_starts_from_is_as_short():

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from topocaps.errors import BadInput, whole_number
+from topocaps.data.sequences import there
+from topocaps.errors import whole_number
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,6 @@ class LatentModel(Protocol):
     def check(self, x: Tensor) -> None: ...
     def posterior(self, x: Tensor) -> Posterior: ...
     def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws: ...
-
-
-def there(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Without what stands where ``mask`` is False and frames are missing: anything, NaN too."""
-    if mask is None:
-        return x
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
-        given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
-        raise BadInput(
-            f"a mask is a tensor, True where a frame is there: {tuple(x.shape[:2])} booleans, "
-            f"not {given}"
-        )
-    return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, x.new_zeros(()))
 
 
 def kl_to_standard_normal(q: Normal, axes: int) -> Tensor:

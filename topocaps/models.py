@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
+from topocaps.data.sequences import there
 from topocaps.errors import BadInput
 from topocaps.evidence import (
     Draws,
@@ -18,7 +19,6 @@ from topocaps.evidence import (
     Posterior,
     kl_to_standard_normal,
     log_ratio_to_standard_normal,
-    there,
 )
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.learned import Learned, LearnedTopography, learn

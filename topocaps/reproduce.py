@@ -64,10 +64,12 @@ def reproduce(
         say(
             f"short: epochs of each: {epochs}, seeds: {seeds}; the page says what it is measured on"
         )
+    # a short run measures what was asked for; a whole one everything, while its model is at hand
+    asked = None if epochs is None or "claims" in tables else _asked(tables)
     recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = recipe_of[run.name], run.metrics["seed"]
-        more = _more(run, data, device)
+        more = _more(run, asked, data, device)
         control = {**run.metrics["untrained"], **more.pop("untrained", {})}
         metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
@@ -117,10 +119,18 @@ def numbers_of(name: str) -> tuple[Number, ...]:
     return () if name == "claims" else TABLES[name].numbers
 
 
-def _more(run: Finished, data: Path | None, device: str) -> dict[str, Any]:
-    """Numbers that are for tables only."""
+def _asked(tables: Sequence[str]) -> set[str]:
+    """What tables tell, by its name among metrics."""
+    return {number.path[0] for name in tables for number in numbers_of(name)}
+
+
+def _more(run: Finished, asked: set[str] | None, data: Path | None, device: str) -> dict[str, Any]:
+    """Numbers that are for tables only: those that are asked for, all where it is not said."""
     model = run.model.to(choose_device(device))
-    found = examination_of(model).more(model, run.settings, data)
+    found: dict[str, Any] = {}
+    for later in examination_of(model).more(model, run.settings, data):
+        if asked is None or asked.intersection(later.names):
+            found |= later.measure()
     run.model.cpu()
     return found
 

@@ -17,10 +17,27 @@ from topocaps.errors import BadInput
 
 @dataclass(frozen=True)
 class Batch:
-    """Frames x: (batch, time, *frame) and, where known, factors: (batch, time, factor)."""
+    """Frames x: (batch, time, *frame) and, where known, factors: (batch, time, factor).
+
+    Where frames are missing, the mask (batch, time) is True for those that are there.
+    """
 
     x: Tensor
     factors: Tensor | None
+    mask: Tensor | None = None
+
+
+def there(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Without what stands where ``mask`` is False and frames are missing: anything, NaN too."""
+    if mask is None:
+        return x
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
+        raise BadInput(
+            f"a mask is a tensor, True where a frame is there: {tuple(x.shape[:2])} booleans, "
+            f"not {given}"
+        )
+    return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, x.new_zeros(()))
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,11 @@ class SequenceSet(ABC):
         Started at random frames that are then part of the set, so that everyone measures the same.
         """
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether frames are missing."""
+        return False
+
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """``count`` random sequences."""
         uniform = torch.rand(count, self.numbers, generator=generator, device=generator.device)
@@ -126,14 +148,18 @@ class Sequences(SequenceSet):
     names: tuple[str, ...] = ()
     moving: Tensor | None = None  # (sequences,), sorted
     cyclic: bool = False
+    there: Tensor | None = None  # (images,), False for those that are missing
 
     def __post_init__(self) -> None:
         if self.moving is not None and (self.moving.diff() < 0).any():
             raise BadInput("sequences must be sorted by the factor that moves")
 
     @staticmethod
-    def of(frames: Any) -> SequenceSet:
+    def of(frames: Any, mask: Any = None) -> SequenceSet:
         """Your own array or tensor: (sequences, time, *frame); sequences as they are.
+
+        ``mask`` (sequences, time) is True where a frame is there; what the others hold, NaN or
+        anything, is not looked at.
 
         >>> own = Sequences.of(torch.rand(4, 10, 1, 8, 8))
         >>> len(own), own.frames, own.frame_shape
@@ -141,6 +167,8 @@ class Sequences(SequenceSet):
         """
         frames = getattr(frames, "sequences", frames)  # what was read, with what is known of it
         if isinstance(frames, SequenceSet):
+            if mask is not None:
+                raise BadInput("a mask is given with an array of frames, not with sequences")
             return frames
         try:
             x = torch.as_tensor(frames)
@@ -155,7 +183,17 @@ class Sequences(SequenceSet):
         if x.dtype == torch.uint8 and x.max() <= 1:
             raise BadInput("bytes mean 0-255, and these are all 0 or 1: pass them as bool or float")
         x = x if x.dtype == torch.uint8 else x.float()
-        return Sequences(x.flatten(0, 1), torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2]))
+        order = torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2])
+        if mask is None:
+            return Sequences(x.flatten(0, 1), order)
+        mask = torch.as_tensor(mask)
+        if mask.shape == x.shape[:2] and mask.dtype == torch.bool and not mask.any(1).all():
+            raise BadInput("a sequence has no frame that is there")
+        return Sequences(there(x, mask).flatten(0, 1), order, there=mask.flatten())
+
+    @property
+    def has_gaps(self) -> bool:
+        return self.there is not None and not bool(self.there.all())
 
     def __len__(self) -> int:
         return len(self.order)
@@ -211,7 +249,8 @@ class Sequences(SequenceSet):
         script = script.to(self.images.device)
         x = self.images[script]
         x = x.float().div_(255) if x.dtype == torch.uint8 else x
-        return Batch(x, None if self.factors is None else self.factors[script])
+        factors, mask = (None if of is None else of[script] for of in (self.factors, self.there))
+        return Batch(x, factors, mask)
 
     @functools.cached_property
     def _counts(self) -> Tensor:

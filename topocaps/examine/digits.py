@@ -59,6 +59,9 @@ def features(
     return {name: torch.cat(values) for name, values in found.items()}, torch.cat(classes)
 
 
+PROBED = ("accuracy", "refitted")  #: what is found
+
+
 def probed(
     read: Read,
     canvas: int,

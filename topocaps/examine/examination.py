@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -31,6 +31,14 @@ class Measured(Generic[Model]):
     metrics: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Later:
+    """Numbers that take longer: their names, and how to get them."""
+
+    names: tuple[str, ...]
+    measure: Callable[[], dict[str, Any]]
+
+
 class Examination(ABC, Generic[Model]):
     """How models of one kind are measured, drawn and put into a table."""
 
@@ -54,9 +62,9 @@ class Examination(ABC, Generic[Model]):
     def draw(self, run: Measured[Model]) -> dict[str, Figure]:
         """Everything there is to see, by the names of ``captions``."""
 
-    def more(self, model: Model, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
+    def more(self, model: Model, settings: dict[str, Any], data: Path | None) -> list[Later]:
         """Numbers for the pages of results only, which take longer."""
-        return {}
+        return []
 
     def keepsakes(self, run: Measured[Model]) -> dict[str, Figure]:
         """Pictures that stand beside results."""

@@ -16,8 +16,8 @@ from topocaps.capsules import Belief, PartWhole, Poses
 from topocaps.data.mnist import digit_splits
 from topocaps.data.moved import Moves
 from topocaps.data.sequences import SequenceSet
-from topocaps.examine.digits import features, probed
-from topocaps.examine.examination import EVALUATION_SEED, Examination, Measured, number
+from topocaps.examine.digits import PROBED, features, probed
+from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.examine.optimised import IMAGES, free_form
 from topocaps.metrics.capsules import (
     affine_copies,
@@ -87,7 +87,7 @@ class PartWholeExamination(Examination[PartWhole]):
                 "samples": part_figures.samples(model),
             }
 
-    def more(self, model: PartWhole, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
+    def more(self, model: PartWhole, settings: dict[str, Any], data: Path | None) -> list[Later]:
         """Probes on moved digits, what free-form inference adds, how alike templates are."""
         where = next(model.parameters()).device
         canvas, count = model.frame_shape[-1], settings.get("probed")
@@ -95,19 +95,15 @@ class PartWholeExamination(Examination[PartWhole]):
         def read(x: Tensor) -> dict[str, Tensor]:
             return read_off(model, x)
 
-        images = model.templates.images()
-        copies = affine_copies(images)
-        control = strangers(len(images), images.shape[-1]).to(images)
-        return {
-            **probed(read, canvas, where, data, count),
-            "free_form": free_form(model, read_wholes, data, count and min(count, IMAGES)),
-            "vote": _vote(model, data, canvas, where),
-            "copies": {
-                "nearest": copies.nearest.median().item(),
-                "nearest_of_strokes": control.median().item(),
-                "share": copies.share(control),
-            },
-        }
+        def optimised() -> dict[str, Any]:
+            return free_form(model, read_wholes, data, count and min(count, IMAGES))
+
+        return [
+            Later(PROBED, lambda: probed(read, canvas, where, data, count)),
+            Later(("free_form",), lambda: {"free_form": optimised()}),
+            Later(("vote",), lambda: {"vote": _vote(model, data, canvas, where)}),
+            Later(("copies",), lambda: {"copies": _copies(model)}),
+        ]
 
     def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         metrics = list(columns.values())
@@ -130,6 +126,18 @@ class PartWholeExamination(Examination[PartWhole]):
         ]
         told = [[label, *(number(m[key], places) for m in metrics)] for label, key, places in rows]
         return [["", *columns], *read, *told]
+
+
+def _copies(model: PartWhole) -> dict[str, float]:
+    """How near templates are to affine copies of others, beside random strokes."""
+    images = model.templates.images()
+    copies = affine_copies(images)
+    control = strangers(len(images), images.shape[-1]).to(images)
+    return {
+        "nearest": copies.nearest.median().item(),
+        "nearest_of_strokes": control.median().item(),
+        "share": copies.share(control),
+    }
 
 
 @torch.no_grad()

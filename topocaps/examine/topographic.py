@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +17,8 @@ from topocaps.building import build
 from topocaps.data.mnist import digits
 from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import TransformedImages
-from topocaps.examine.digits import probed
-from topocaps.examine.examination import EVALUATION_SEED, Examination, Measured, number
+from topocaps.examine.digits import PROBED, probed
+from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.learned import LearnedTopography
 from topocaps.metrics import (
     accuracy_by_labels,
@@ -105,23 +106,28 @@ class TopographicExamination(Examination[SequenceModel]):
 
     def more(
         self, model: SequenceModel, settings: dict[str, Any], data: Path | None
-    ) -> dict[str, Any]:
+    ) -> list[Later]:
         """On rotation and hue together for a model that saw them singly; what probes read off."""
         recorded = settings["data"]
         where = next(model.parameters()).device
         if recorded["kind"] in ("StillMnist", "MovedMnist") and not is_map(model):
             canvas = recorded.get("canvas", 28)
-            return probed(lambda x: read_posterior(model, x), canvas, where, data)
+            read = functools.partial(read_posterior, model)
+            return [Later(PROBED, lambda: probed(read, canvas, where, data))]
         if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
-            return {}
-        with seeded(settings["seed"]):
-            untrained = build(settings["model"]).to(where)
-        assert isinstance(untrained, SequenceModel)
-        return {
-            "generalisation": elsewhere(model, settings, data),
-            "untrained": {"generalisation": elsewhere(untrained, settings, data)},
-            "probes": probe_digits(model, data),
-        }
+            return []
+
+        def generalised() -> dict[str, Any]:
+            with seeded(settings["seed"]):
+                untrained = build(settings["model"]).to(where)
+            assert isinstance(untrained, SequenceModel)
+            found, control = (elsewhere(one, settings, data) for one in (model, untrained))
+            return {"generalisation": found, "untrained": {"generalisation": control}}
+
+        return [
+            Later(("generalisation",), generalised),
+            Later(("probes",), lambda: {"probes": probe_digits(model, data)}),
+        ]
 
     def keepsakes(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
         model, held_out = run.model, run.held_out
@@ -185,7 +191,7 @@ def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
     return walk | {"closed": settings.get("closed")}
 
 
-PROBED = 10_000  # labelled sequences, and as many to test on
+LABELLED = 10_000  # sequences that probes learn from, and as many to test on
 
 
 @torch.no_grad()
@@ -196,7 +202,7 @@ def probe_digits(model: SequenceModel, folder: Path | None) -> dict[str, Any]:
     sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
     for part in digits(folder):
         moving = TransformedImages(part.images)
-        fixed = moving.balanced(-(-PROBED // len(moving.motion.together)), EVALUATION_SEED)
+        fixed = moving.balanced(-(-LABELLED // len(moving.motion.together)), EVALUATION_SEED)
         read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
         t = torch.cat(read)
         classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
@@ -210,7 +216,9 @@ def probe_digits(model: SequenceModel, folder: Path | None) -> dict[str, Any]:
 
 
 def is_map(model: SequenceModel) -> bool:
-    return model.topography.capsules == 1 and len(model.topography.shape) == 2
+    """Whether it is one lattice of still images, as in Figure 3."""
+    topography = model.topography
+    return topography.capsules == topography.window == 1 and len(topography.shape) == 2
 
 
 def holds_still(model: SequenceModel) -> bool:

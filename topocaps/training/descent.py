@@ -25,7 +25,7 @@ NOTHING = 1e-30
 
 
 class Means(nn.Module):
-    """Over frames, of a model's terms and, last, of what is raised: (…, terms + 1).
+    """Over frames that are there, of a model's terms and, last, of what is raised: (…, terms + 1).
 
     ``noise`` are the standard normal numbers that the model asks for.
     """
@@ -34,11 +34,15 @@ class Means(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, *noise: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
         drawn = iter(noise)
-        evidence = self.model.evidence(x, lambda like: next(drawn))
+        given = {} if mask is None else {"mask": mask}  # of which not every model knows
+        evidence = self.model.evidence(x, lambda like: next(drawn), **given)
         names = (*self.model.terms, "objective")
-        return torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
+        means = torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
+        if mask is None:
+            return means
+        return means / mask.to(means.dtype).flatten(-2).mean(-1, keepdim=True)
 
     def mapped(self, x: Tensor, *noise: Tensor) -> Tensor:
         """The same for models in front, of which layers do not know: each is lent its own."""
@@ -59,10 +63,10 @@ class Means(nn.Module):
 
 def bound(means: Means, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]) -> Tensor:
     """The terms of sequences that ``uniform`` numbers choose: (members, terms + 1)."""
-    x = sequences.show(sequences.choose(uniform)).x
+    shown = sequences.show(sequences.choose(uniform))
     if means.model.maps and uniform.ndim > 2:
-        return means.mapped(x, *noise)
-    found: Tensor = means(x, *noise)
+        return means.mapped(shown.x, *noise)
+    found: Tensor = means(shown.x, *noise, mask=shown.mask)
     return found.reshape(-1, found.shape[-1])
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.networks import Linear, Norm
+from topocaps.networks import Linear, Norm, lead
 from topocaps.training.descent import (
     Descent,
     Means,
@@ -32,10 +32,11 @@ NORMS = (Norm.NONE, Norm.WEIGHT)  # rows that are projected must be known whole
 
 class Factored(Descent):
     """The gradient of a weight is kept as its two factors, what came into a layer and what came
-    back; the GPU multiplies them in its one pass over weights and moments.
+    back; they are multiplied where weights and moments move.
 
-    Layers multiply in bf16, by copies of the weights that the same pass writes. What is not a
-    weight (biases, mu) is small, and lies side by side in one tensor.
+    On a GPU that is one pass, and layers multiply in bf16, by copies of the weights that the same
+    pass writes. On a CPU the product is added to the momentum, and layers multiply in fp32. What is
+    not a weight (biases, mu) is small, and lies side by side in one tensor.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Factored(Descent):
         super().__init__(stack, training, clips)
         self.rule = training.optimiser
         self.means = Means(readable(stack))
-        self.layers = factor(self.means.model, len(stack))
+        self.layers = factor(self.means.model, len(stack), self.kind(stack, training))
         for layer in self.layers:
             layer.keep(self.rule.MOMENTS)
         self._moments = {name: m for layer in self.layers for name, m in layer.moments().items()}
@@ -67,16 +68,27 @@ class Factored(Descent):
         self.compile(False)
 
     @staticmethod
-    def suits(stack: Stack, training: Training) -> bool:
-        """Whether it can be trained so: in bf16 on a GPU, all layers linear, each used once."""
-        device = next(stack.model.parameters()).device
+    def kind(stack: Stack, training: Training) -> torch.dtype:
+        """Of what is multiplied."""
+        done = training.precision.on(next(stack.model.parameters()).device)
+        return torch.bfloat16 if done is Precision.BF16 else torch.float32
+
+    @classmethod
+    def suits(cls, stack: Stack, training: Training) -> bool:
+        """Whether it can be trained so: in bf16 on a GPU or by SGD on a CPU, all layers linear,
+        each used once."""
+        on_cpu = next(stack.model.parameters()).device.type == "cpu"
         layers = [
             module
             for module in stack.model.modules()
             if module is not stack.model and any(True for _ in module.parameters(recurse=False))
         ]
         return (
-            training.precision.on(device) is Precision.BF16
+            (
+                isinstance(training.optimiser, Sgd)
+                if on_cpu
+                else cls.kind(stack, training) is torch.bfloat16
+            )
             and all(isinstance(one, Linear) and one.norm in NORMS for one in layers)
             and layers_are_called_once(stack.members[0], stack.frames)
         )
@@ -262,12 +274,24 @@ def descend(
         kernels.descend(rule, x, dy, weight, moments, coarse, size, spread, shorter, by, squares)
         return
     outputs, inputs = weight.shape[1:]
-    gradient = torch.bmm(dy.mT.float(), x.float())[:, :outputs, :inputs]
-    if turn is not None:
-        gradient = gradient - turn.by[..., None] * weight
-    gradient = gradient if shorter is None else shorten(gradient, shorter[: len(weight)])
-    move(rule, weight, gradient, moments, size, spread)
-    coarse[:, :outputs, :inputs] = weight
+    by = None if turn is None else turn.by
+    if shorter is not None:
+        shorter = shorter[: len(weight)]
+        dy, x = shorten(dy, shorter), shorten(x, shorter.sign())  # neither may be NaN then
+        by = None if by is None else shorten(by, shorter)
+    down, x = dy.mT[:, :outputs].to(weight.dtype), x[..., :inputs].to(weight.dtype)
+    if isinstance(rule, Sgd):  # the product is added to the momentum where that lies
+        (velocity,) = moments
+        velocity.baddbmm_(down, x, beta=rule.momentum)
+        if by is not None:
+            velocity.addcmul_(by[..., None], weight, value=-1)
+        weight.addcmul_(velocity, lead(size[: len(weight)], weight), value=-1)
+    else:
+        gradient = torch.bmm(down, x)
+        gradient = gradient if by is None else gradient - by[..., None] * weight
+        move(rule, weight, gradient, moments, size, spread)
+    if coarse is not weight:
+        coarse[:, :outputs, :inputs] = weight
     if turn is not None:
         turn.squares.zero_()[:, 0] = weight.square().sum(-1)
 
@@ -277,7 +301,7 @@ def move(
     size: Tensor, spread: Tensor,
 ) -> None:  # fmt: skip
     """The rule of the optimiser, in place; ``size`` is of each member."""
-    size = size[: len(weight)].reshape(-1, *(1,) * (weight.ndim - 1))
+    size = lead(size[: len(weight)], weight)
     if isinstance(rule, Sgd):
         (velocity,) = moments
         velocity.mul_(rule.momentum).add_(gradient)

@@ -16,19 +16,21 @@ _SEED = 0  # of the noise, of every model and epoch
 
 @torch.no_grad()
 def validation_bound(model: GenerativeModel, sequences: SequenceSet, batch: int) -> float:
-    """The mean bound of a frame over all ``sequences``, with the same noise whenever it is asked.
+    """The mean bound of a frame over all ``sequences``, with the same noise whenever it is asked;
+    of frames that are there.
 
     Noise is drawn on the host: the same on every device. The model is as it was afterwards.
     """
     generator = torch.Generator().manual_seed(_SEED)
     was_training = model.training
     model.eval()
-    bounds = [
-        model.evidence(
-            one.x, lambda like: torch.randn(like.shape, generator=generator).to(like)
-        ).elbo.cpu()
-        for one in sequences.batches(batch)
-    ]
+    bounds = []
+    for one in sequences.batches(batch):
+        given = {} if one.mask is None else {"mask": one.mask}
+        evidence = model.evidence(
+            one.x, lambda like: torch.randn(like.shape, generator=generator).to(like), **given
+        )
+        bounds.append((evidence.elbo if one.mask is None else evidence.elbo[one.mask]).flatten())
     model.train(was_training)
     return torch.cat(bounds).double().mean().item()
 

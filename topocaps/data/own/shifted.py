@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ class ShiftedSequences(Sequences):
             place = place.clamp(0, side - 1)[..., None, :]  # of all channels
             place = place[..., :, None] if dim == -2 else place[..., None, :]
             x = x.gather(dim, place.expand(x.shape))
-        return Batch(x, seen.factors)
+        return replace(seen, x=x)
 
     def digest(self) -> str:
         return f"{super().digest()}-{self.shift}"
