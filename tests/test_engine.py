@@ -26,7 +26,7 @@ from topocaps.training.factored import Factored
 from topocaps.training.layers import layers_are_called_once
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
-from topocaps.training.stack import by_architecture
+from topocaps.training.stack import Stack, by_architecture
 from topocaps.training.watching import Silent
 
 NOTHING = nullcontext()
@@ -330,6 +330,39 @@ def test_only_layers_that_are_called_once_are_factored():
     found = [layers_are_called_once(one, 6) for one in (model(), model(kind=tc.VAE), shared)]
     assert found == [True, True, False]
     assert not layers_are_called_once(unused, 6)
+
+
+def test_steps_that_a_model_changes_are_its_own():
+    """Rates, what follows a step, and layers of another kind are kept, whatever the optimiser."""
+
+    class Slow(tc.TopographicVAE):
+        def rate_of(self, name):
+            return 0.0 if name == "mu" else 1.0
+
+    class Small(tc.TopographicVAE):
+        def project(self):
+            self.mu.data.clamp_(max=0.25)
+
+    class Double(Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    double = model()
+    double.x_given_t.network[0].__class__ = Double
+    for one, held in ((model(kind=Slow), None), (model(kind=Small), 0.25), (double, None)):
+        stack = Stack([one], 6)
+        assert not Factored.suits(stack, tc.Training(tc.Sgd(lr=1e-2)))
+        before = one.mu.item()
+        engine = Engine(
+            [one], tc.Sequences.of(frames()), [0], tc.Training(tc.Sgd(lr=1e-2), batch=4)
+        )
+        engine.advance(1, 3, 3)
+        engine.write_back()
+        if isinstance(one, Slow):
+            assert one.mu.item() == before
+        if held is not None:
+            assert one.mu.item() <= held
+    assert Factored.suits(Stack([model()], 6), tc.Training(tc.Sgd(lr=1e-2)))
 
 
 def test_normalised_weights_move_across_their_directions(factored_anywhere):

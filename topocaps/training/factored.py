@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
+from topocaps.models import SequenceModel
 from topocaps.networks import Linear, Norm, lead
 from topocaps.training.descent import (
     Descent,
@@ -75,21 +76,21 @@ class Factored(Descent):
 
     @classmethod
     def suits(cls, stack: Stack, training: Training) -> bool:
-        """Whether it can be trained so: in bf16 on a GPU or by SGD on a CPU, all layers linear,
-        each used once."""
-        on_cpu = next(stack.model.parameters()).device.type == "cpu"
+        """Whether it can be trained so: in bf16 on a GPU or by SGD on a CPU; all layers linear,
+        each used once; one rate for all, and nothing of the model's own after a step."""
+        model = stack.model
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        in_bf16 = cls.kind(stack, training) is torch.bfloat16
         layers = [
             module
-            for module in stack.model.modules()
-            if module is not stack.model and any(True for _ in module.parameters(recurse=False))
+            for module in model.modules()
+            if module is not model and any(True for _ in module.parameters(recurse=False))
         ]
         return (
-            (
-                isinstance(training.optimiser, Sgd)
-                if on_cpu
-                else cls.kind(stack, training) is torch.bfloat16
-            )
-            and all(isinstance(one, Linear) and one.norm in NORMS for one in layers)
+            (isinstance(training.optimiser, Sgd) if on_cpu else in_bf16)
+            and all(type(one) is Linear and one.norm in NORMS for one in layers)
+            and all(model.rate_of(name) == 1 for name, _ in model.named_parameters())
+            and type(model).project is SequenceModel.project
             and layers_are_called_once(stack.members[0], stack.frames)
         )
 
