@@ -19,11 +19,11 @@ from test_training import (
 
 import topocaps as tc
 from topocaps.arithmetic import seeded
-from topocaps.networks import Linear
+from topocaps.networks import GaussianEncoder, Linear
 from topocaps.pooling import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Factored
-from topocaps.training.layers import layers_are_called_once
+from topocaps.training.layers import factor, layers_are_called_once
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.stack import Stack, by_architecture
@@ -183,7 +183,6 @@ def factored_anywhere(monkeypatch):
     """The descent of a GPU, on the CPU."""
     suits = staticmethod(lambda stack, training: training.precision is tc.Precision.BF16)
     monkeypatch.setattr(Factored, "suits", suits)
-    monkeypatch.setattr(Factored, "kind", staticmethod(lambda stack, training: torch.bfloat16))
 
 
 @pytest.mark.parametrize("how", FACTORED)
@@ -332,8 +331,17 @@ def test_only_layers_that_are_called_once_are_factored():
     assert not layers_are_called_once(unused, 6)
 
 
-def test_steps_that_a_model_changes_are_its_own():
-    """Rates, what follows a step, and layers of another kind are kept, whatever the optimiser."""
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Precisions are what they would be there."""
+    monkeypatch.setattr(tc.Precision, "on", lambda self, device: self)
+
+
+BF16 = tc.Training(tc.Sgd(lr=1e-2), batch=4, precision="bf16")
+
+
+def test_steps_that_a_model_changes_are_its_own(as_on_a_gpu):
+    """Rates, what follows a step, frozen, shared and unknown layers are for plain steps."""
 
     class Slow(tc.TopographicVAE):
         def rate_of(self, name):
@@ -347,22 +355,34 @@ def test_steps_that_a_model_changes_are_its_own():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    double = model()
+    double, frozen, shared = model(), model(), model()
     double.x_given_t.network[0].__class__ = Double
-    for one, held in ((model(kind=Slow), None), (model(kind=Small), 0.25), (double, None)):
-        stack = Stack([one], 6)
-        assert not Factored.suits(stack, tc.Training(tc.Sgd(lr=1e-2)))
-        before = one.mu.item()
-        engine = Engine(
-            [one], tc.Sequences.of(frames()), [0], tc.Training(tc.Sgd(lr=1e-2), batch=4)
-        )
-        engine.advance(1, 3, 3)
-        engine.write_back()
-        if isinstance(one, Slow):
-            assert one.mu.item() == before
-        if held is not None:
-            assert one.mu.item() <= held
-    assert Factored.suits(Stack([model()], 6), tc.Training(tc.Sgd(lr=1e-2)))
+    frozen.z_given_x.requires_grad_(False)
+    shared.u_given_x.network[0].matrix = shared.z_given_x.network[0].matrix
+    others = (model(kind=Slow), model(kind=Small), double, frozen, shared)
+    assert not any(Factored.suits(Stack([one], 6), BF16) for one in others)
+    assert Factored.suits(Stack([model()], 6), BF16)
+
+
+def test_encoders_are_paired_only_where_that_changes_nothing():
+    class Own(tc.TopographicVAE):
+        def posterior(self, x):
+            return super().posterior(0.5 * x)
+
+    class OwnEncoder(GaussianEncoder):
+        def forward(self, x):
+            return super().forward(0.5 * x)
+
+    own, encoders, slopes, nested, plain = model(kind=Own), model(), model(), model(), model()
+    encoders.z_given_x.__class__ = encoders.u_given_x.__class__ = OwnEncoder
+    for slope, encoder in ((0.1, slopes.z_given_x), (0.9, slopes.u_given_x)):
+        encoder.network[1] = torch.nn.LeakyReLU(slope)
+    for encoder in (nested.z_given_x, nested.u_given_x):
+        first, *rest = encoder.network
+        encoder.network = torch.nn.Sequential(torch.nn.Sequential(first), *rest)
+    for one, paired in ((own, 0), (encoders, 0), (slopes, 0), (nested, 0), (plain, 1)):
+        factor(one, 1)
+        assert hasattr(one, "encoders") == paired
 
 
 def test_normalised_weights_move_across_their_directions(factored_anywhere):

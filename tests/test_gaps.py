@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from test_training import assert_same, weights
+from test_training import StopAt, assert_same, weights
 
 import topocaps as tc
 from topocaps.capsules import PartWhole
 from topocaps.training import Adam, Sgd, Training
+from topocaps.training.descent import Means
 from topocaps.training.loop import train
 from topocaps.training.validation import validation_bound
 
@@ -66,23 +67,32 @@ def test_members_of_a_stack_with_missing_frames_train_as_alone():
 
 def test_bounds_are_of_the_frames_that_are_there():
     x, mask, one = frames(), some_missing(), model()
-    sequences = tc.Sequences.of(x, mask)
-    (record,) = train([one], sequences, Training(batch=4, epochs=1), validation=sequences)
-    assert -40 < record.history[0]["elbo"] < -8  # 16 pixels at ln 2 or so, not fewer
+    noise = [torch.randn(10, 6, 2, 4, generator=torch.Generator().manual_seed(n)) for n in (2, 3)]
+    drawn = iter(noise)
+    evidence = one.evidence(x, lambda like: next(drawn), mask)
+    *_, found = Means(one)(x, *noise, mask=mask).tolist()
+    assert found == pytest.approx(evidence.elbo[mask].mean().item(), rel=1e-5)
     generator = torch.Generator().manual_seed(0)
-    noise = lambda like: torch.randn(like.shape, generator=generator)  # noqa: E731
-    shown = next(sequences.batches(10))
-    expected = one.evidence(shown.x, noise, mask).elbo[mask].mean().item()
+    normal = lambda like: torch.randn(like.shape, generator=generator)  # noqa: E731
+    expected = one.evidence(x, normal, mask).elbo[mask].mean().item()
+    sequences = tc.Sequences.of(x, mask)
     assert validation_bound(one, sequences, 10) == pytest.approx(expected, rel=1e-5)
 
 
-def test_fit_takes_them_and_goes_on_after_a_stop(tmp_path):
+def test_a_run_that_is_stopped_goes_on_with_the_same_gaps(tmp_path):
     sequences = tc.Sequences.of(frames(), some_missing())
-    run = tc.fit(model(), sequences, epochs=1, batch=4, out=tmp_path / "run", device="cpu")
-    with pytest.raises(tc.TopocapsError):  # other frames are missing: these are other data
-        other = tc.Sequences.of(frames(), ~some_missing() | (torch.arange(6) == 2))
+    whole, parts, again = model(), model(), model()
+    training = Training(batch=4, epochs=2)
+    train([whole], sequences, training)
+    states = [tmp_path / "state.safetensors"]
+    with pytest.raises(tc.Interrupted):
+        train([parts], sequences, training, states=states, watcher=StopAt(4))
+    train([again], sequences, training, states=states)
+    assert_same(weights(again), weights(whole))
+    tc.fit(model(), sequences, epochs=1, batch=4, out=tmp_path / "run", device="cpu")
+    other = tc.Sequences.of(frames(), some_missing() | (torch.arange(6) == 3))
+    with pytest.raises(tc.TopocapsError, match="digest"):
         tc.fit(model(), other, epochs=1, batch=4, out=tmp_path / "run", device="cpu")
-    assert run.model.fill(frames(), some_missing()).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +101,8 @@ def test_fit_takes_them_and_goes_on_after_a_stop(tmp_path):
         (torch.zeros(10, 6, dtype=torch.bool), "no frame that is there"),
         (torch.ones(10, 5, dtype=torch.bool), "True where a frame is there"),
         (torch.ones(10, 6), "True where a frame is there"),
+        ("there", "array or a tensor"),
+        ([[True], [True, False]], "array or a tensor"),
     ],
 )
 def test_masks_that_make_no_sense_are_refused(mask, said):
@@ -98,10 +110,25 @@ def test_masks_that_make_no_sense_are_refused(mask, said):
         tc.Sequences.of(frames(), mask)
 
 
+def test_a_mask_is_a_copy_and_bytes_are_judged_by_what_is_there():
+    mask = some_missing()
+    sequences = tc.Sequences.of(frames(), mask)
+    before = sequences.there.clone()
+    mask[:] = True
+    assert torch.equal(sequences.there, before)
+    assert tc.Sequences.of(frames(), mask).there is None
+    zeros = torch.zeros(2, 2, 3, dtype=torch.uint8)
+    zeros[:, 1] = 255
+    with pytest.raises(tc.BadInput, match="all 0 or 1"):
+        tc.Sequences.of(zeros, torch.tensor([[True, False]] * 2))
+
+
 def test_what_knows_nothing_of_missing_frames_says_so():
     sequences = tc.Sequences.of(frames(), some_missing())
     with pytest.raises(tc.BadInput, match="whole sequences"):
         tc.evaluate(model(), sequences)
+    with pytest.raises(tc.BadInput, match="whole sequences"):
+        tc.traverse(model(), sequences)
     with pytest.raises(tc.BadInput, match="not with sequences"):
         tc.Sequences.of(sequences, some_missing())
     digits = tc.Sequences.of(torch.rand(3, 2, 1, 28, 28), torch.tensor([[True, False]] * 3))

@@ -13,7 +13,7 @@ from topocaps import study
 from topocaps.examine.examination import Later
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, Learned
-from topocaps.recipes.tables import TABLES
+from topocaps.recipes.tables import TABLES, Number
 from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
@@ -113,20 +113,33 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
     asked = []
 
     def measured(of):
-        asked.append(of)
-        return {name: 0.5 for name in of[1:]}
+        asked.append(of[0])
+        return {name: {"traversal_gain": 0.5} for name in of}
 
     monkeypatch.setattr(
         "topocaps.examine.topographic.TopographicExamination.more",
         lambda *_: [
             Later(of, functools.partial(measured, of))
-            for of in (("traversal_gain", "beside_it"), ("probes",))
+            for of in (("capcorr_later",), ("probes",), ("generalisation", "beside_it"))
         ],
     )
-    reproduce(tmp_path, seeds=1)
-    assert asked == [("traversal_gain", "beside_it")] * 2  # of two models
-    kept = json.loads(next((tmp_path / "results").rglob("seed-0.json")).read_text())
-    assert kept["beside_it"] == 0.5
+    other = replace(TABLES["generalisation"], recipes=small.recipes[:1])
+    monkeypatch.setitem(TABLES, "generalisation", other)
+    numbers = (*small.numbers, Number("later", ("capcorr_later", "traversal_gain"), 2))
+    monkeypatch.setitem(TABLES, "table2", replace(small, numbers=numbers))
+    where = tmp_path / "results", tmp_path / "runs"
+    for name, then in (
+        ("table2", ["capcorr_later"] * 2),
+        ("table2", []),  # is there
+        ("generalisation", ["capcorr_later", "generalisation"]),  # what was there is kept
+        ("table2", []),
+        ("generalisation", []),
+    ):
+        asked.clear()
+        run_tables([name], *where, epochs=1, seeds=1, device="cpu")
+        assert asked == then
+    kept = Results(where[0]).of(small.recipes[0])[0]
+    assert kept["beside_it"] == {"traversal_gain": 0.5} and kept["put_off"] == ["probes"]
 
 
 def test_what_a_short_run_starts_from_is_as_short():

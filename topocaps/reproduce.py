@@ -13,7 +13,7 @@ from topocaps.files import make_folder, read_json
 from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.tables import TABLES, Number
-from topocaps.results import Results
+from topocaps.results import PUT_OFF, Results
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
 from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
@@ -69,7 +69,8 @@ def reproduce(
     recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = recipe_of[run.name], run.metrics["seed"]
-        more = _more(run, asked, data, device)
+        wanted_now = None if asked is None else asked | results.names(recipe, seed)
+        more = _more(run, wanted_now, data, device)
         control = {**run.metrics["untrained"], **more.pop("untrained", {})}
         metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
@@ -125,14 +126,18 @@ def _asked(tables: Sequence[str]) -> set[str]:
 
 
 def _more(run: Finished, asked: set[str] | None, data: Path | None, device: str) -> dict[str, Any]:
-    """Numbers that are for tables only: those that are asked for, all where it is not said."""
+    """Numbers that are for tables only: those that are asked for, all where it is not said; what is
+    put off is named."""
     model = run.model.to(choose_device(device))
     found: dict[str, Any] = {}
+    put_off: list[str] = []
     for later in examination_of(model).more(model, run.settings, data):
         if asked is None or asked.intersection(later.names):
             found |= later.measure()
+        else:
+            put_off += later.names
     run.model.cpu()
-    return found
+    return found | ({PUT_OFF: put_off} if put_off else {})
 
 
 def _show(run: Finished, folder: Path, data: Path | None) -> None:

@@ -18,6 +18,7 @@ from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, HOLDS
 from topocaps.recipes.tables import TABLES, Number, Table
 
 NONE = "–"
+PUT_OFF = "put_off"  #: names of what a short run did not measure, as no table asked for it
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Results:
     def has(self, recipe: BaseRecipe, seed: int, numbers: Sequence[Number] = ()) -> bool:
         """Whether this recipe was run from this seed for as many epochs, and measured so.
 
-        A result of which none of these ``numbers`` was ever measured does not count.
+        A result of which none of these ``numbers`` was ever measured, or some were put off, does
+        not count.
         """
         path = self.path(recipe, seed)
         if not path.exists():
@@ -44,7 +46,14 @@ class Results:
                 f"{path} is of {epochs} epochs, and {recipe.training.epochs} are asked for: "
                 "choose another --out and another --runs"
             )
-        return not numbers or any(number.path[0] in found for number in numbers)
+        names = {number.path[0] for number in numbers}
+        put_off = names.intersection(found.get(PUT_OFF, ()))
+        return not numbers or (not put_off and any(name in found for name in names))
+
+    def names(self, recipe: BaseRecipe, seed: int) -> set[str]:
+        """What was measured already."""
+        path = self.path(recipe, seed)
+        return set(_read(path)) if path.exists() else set()
 
     def keep(self, recipe: BaseRecipe, seed: int, metrics: dict[str, Any]) -> None:
         """Write a result: what metrics.json holds, in few digits."""

@@ -100,7 +100,7 @@ def _frames(model: SequenceModel, x: Any) -> Tensor:
     """(batch, time, *frame), where and as the model takes them."""
     frame_shape = getattr(model.x_given_t, "frame_shape", None)
     alone = frame_shape is not None and getattr(x, "ndim", None) == 1 + len(frame_shape)
-    sequences = Sequences.of(x[None] if alone else x)
+    sequences = Sequences.of(x[None] if alone else x).whole()
     frames = next(sequences.batches(len(sequences))).x
     for parameter in model.parameters():
         frames = frames.to(parameter)

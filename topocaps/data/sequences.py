@@ -105,6 +105,12 @@ class SequenceSet(ABC):
         """Whether frames are missing."""
         return False
 
+    def whole(self) -> Self:
+        """These, where none is missing; else they are refused."""
+        if self.has_gaps:
+            raise BadInput("measures are of whole sequences, and frames are missing in these")
+        return self
+
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """``count`` random sequences."""
         uniform = torch.rand(count, self.numbers, generator=generator, device=generator.device)
@@ -172,28 +178,28 @@ class Sequences(SequenceSet):
             return frames
         try:
             x = torch.as_tensor(frames)
+            mask = None if mask is None else torch.as_tensor(mask).clone()
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"frames must be an array or a tensor: {error}") from error
         if x.ndim < 3:
             raise BadInput(f"frames must be (sequences, time, *frame), not {tuple(x.shape)}")
         if x.numel() == 0:
             raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
+        x = there(x, mask)
+        if mask is not None and not mask.any(1).all():
+            raise BadInput("a sequence has no frame that is there")
         if x.dtype not in (torch.uint8, torch.bool) and not x.is_floating_point():
             raise BadInput(f"frames must be floating point, bytes (0-255) or bool, not {x.dtype}")
         if x.dtype == torch.uint8 and x.max() <= 1:
             raise BadInput("bytes mean 0-255, and these are all 0 or 1: pass them as bool or float")
         x = x if x.dtype == torch.uint8 else x.float()
         order = torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2])
-        if mask is None:
-            return Sequences(x.flatten(0, 1), order)
-        mask = torch.as_tensor(mask)
-        if mask.shape == x.shape[:2] and mask.dtype == torch.bool and not mask.any(1).all():
-            raise BadInput("a sequence has no frame that is there")
-        return Sequences(there(x, mask).flatten(0, 1), order, there=mask.flatten())
+        gaps = mask is not None and not mask.all()
+        return Sequences(x.flatten(0, 1), order, there=mask.flatten() if gaps else None)
 
     @property
     def has_gaps(self) -> bool:
-        return self.there is not None and not bool(self.there.all())
+        return self.there is not None
 
     def __len__(self) -> int:
         return len(self.order)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.errors import BadInput
 from topocaps.evidence import (
     log_mean_exp_over_frames,
     log_mean_exp_over_sequences,
@@ -167,9 +166,7 @@ def _measure(
 
 def _where(model: SequenceModel, sequences: Any) -> SequenceSet:
     """Sequences where the model is."""
-    found = Sequences.of(sequences)
-    if found.has_gaps:
-        raise BadInput("measures are of whole sequences, and frames are missing in these")
+    found = Sequences.of(sequences).whole()
     for parameter in model.parameters():
         return found.to(parameter.device)
     return found

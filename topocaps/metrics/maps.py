@@ -25,7 +25,7 @@ def strongest_images(model: SequenceModel, sequences: SequenceSet, batch: int = 
     """The number of the sequence whose first frame excites a site most: (capsules, *shape)."""
     best = None
     which = None
-    for n, one in enumerate(sequences.batches(batch)):
+    for n, one in enumerate(sequences.whole().batches(batch)):
         t = model.encode(one.x)[:, 0]  # batch capsules *shape
         value, index = t.max(0)
         index = index + n * batch

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.models import SequenceModel
-from topocaps.networks import Linear, Norm, lead
+from topocaps.networks import Linear, Norm
 from topocaps.training.descent import (
     Descent,
     Means,
@@ -33,11 +33,10 @@ NORMS = (Norm.NONE, Norm.WEIGHT)  # rows that are projected must be known whole
 
 class Factored(Descent):
     """The gradient of a weight is kept as its two factors, what came into a layer and what came
-    back; they are multiplied where weights and moments move.
+    back; the GPU multiplies them in its one pass over weights and moments.
 
-    On a GPU that is one pass, and layers multiply in bf16, by copies of the weights that the same
-    pass writes. On a CPU the product is added to the momentum, and layers multiply in fp32. What is
-    not a weight (biases, mu) is small, and lies side by side in one tensor.
+    Layers multiply in bf16, by copies of the weights that the same pass writes. What is not a
+    weight (biases, mu) is small, and lies side by side in one tensor.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Factored(Descent):
         super().__init__(stack, training, clips)
         self.rule = training.optimiser
         self.means = Means(readable(stack))
-        self.layers = factor(self.means.model, len(stack), self.kind(stack, training))
+        self.layers = factor(self.means.model, len(stack))
         for layer in self.layers:
             layer.keep(self.rule.MOMENTS)
         self._moments = {name: m for layer in self.layers for name, m in layer.moments().items()}
@@ -69,27 +68,25 @@ class Factored(Descent):
         self.compile(False)
 
     @staticmethod
-    def kind(stack: Stack, training: Training) -> torch.dtype:
-        """Of what is multiplied."""
-        done = training.precision.on(next(stack.model.parameters()).device)
-        return torch.bfloat16 if done is Precision.BF16 else torch.float32
+    def suits(stack: Stack, training: Training) -> bool:
+        """Whether it can be trained so: in bf16 on a GPU, all layers linear, each used once.
 
-    @classmethod
-    def suits(cls, stack: Stack, training: Training) -> bool:
-        """Whether it can be trained so: in bf16 on a GPU or by SGD on a CPU; all layers linear,
-        each used once; one rate for all, and nothing of the model's own after a step."""
+        All parameters are to be learned, at one rate, none is shared, and nothing of the model's
+        own follows a step.
+        """
         model = stack.model
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        in_bf16 = cls.kind(stack, training) is torch.bfloat16
+        device = next(model.parameters()).device
         layers = [
             module
             for module in model.modules()
             if module is not model and any(True for _ in module.parameters(recurse=False))
         ]
+        named = list(model.named_parameters(remove_duplicate=False))
         return (
-            (isinstance(training.optimiser, Sgd) if on_cpu else in_bf16)
+            training.precision.on(device) is Precision.BF16
             and all(type(one) is Linear and one.norm in NORMS for one in layers)
-            and all(model.rate_of(name) == 1 for name, _ in model.named_parameters())
+            and len({id(one) for _, one in named}) == len(named)
+            and all(one.requires_grad and model.rate_of(name) == 1 for name, one in named)
             and type(model).project is SequenceModel.project
             and layers_are_called_once(stack.members[0], stack.frames)
         )
@@ -124,7 +121,8 @@ class Factored(Descent):
             terms, inputs = self._bound(self.means, self.layers, sequences, uniform, noise)
             loss = -terms[:, -1].sum()
             wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
-            return terms, inputs, torch.autograd.grad(loss, wanted)
+            down = torch.autograd.grad(loss, wanted, materialize_grads=True)  # 0 of what is unused
+            return terms, inputs, down
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
@@ -275,24 +273,12 @@ def descend(
         kernels.descend(rule, x, dy, weight, moments, coarse, size, spread, shorter, by, squares)
         return
     outputs, inputs = weight.shape[1:]
-    by = None if turn is None else turn.by
-    if shorter is not None:
-        shorter = shorter[: len(weight)]
-        dy, x = shorten(dy, shorter), shorten(x, shorter.sign())  # neither may be NaN then
-        by = None if by is None else shorten(by, shorter)
-    down, x = dy.mT[:, :outputs].to(weight.dtype), x[..., :inputs].to(weight.dtype)
-    if isinstance(rule, Sgd):  # the product is added to the momentum where that lies
-        (velocity,) = moments
-        velocity.baddbmm_(down, x, beta=rule.momentum)
-        if by is not None:
-            velocity.addcmul_(by[..., None], weight, value=-1)
-        weight.addcmul_(velocity, lead(size[: len(weight)], weight), value=-1)
-    else:
-        gradient = torch.bmm(down, x)
-        gradient = gradient if by is None else gradient - by[..., None] * weight
-        move(rule, weight, gradient, moments, size, spread)
-    if coarse is not weight:
-        coarse[:, :outputs, :inputs] = weight
+    gradient = torch.bmm(dy.mT.float(), x.float())[:, :outputs, :inputs]
+    if turn is not None:
+        gradient = gradient - turn.by[..., None] * weight
+    gradient = gradient if shorter is None else shorten(gradient, shorter[: len(weight)])
+    move(rule, weight, gradient, moments, size, spread)
+    coarse[:, :outputs, :inputs] = weight
     if turn is not None:
         turn.squares.zero_()[:, 0] = weight.square().sum(-1)
 
@@ -302,7 +288,7 @@ def move(
     size: Tensor, spread: Tensor,
 ) -> None:  # fmt: skip
     """The rule of the optimiser, in place; ``size`` is of each member."""
-    size = lead(size[: len(weight)], weight)
+    size = size[: len(weight)].reshape(-1, *(1,) * (weight.ndim - 1))
     if isinstance(rule, Sgd):
         (velocity,) = moments
         velocity.mul_(rule.momentum).add_(gradient)

@@ -14,29 +14,36 @@ from torch.nn.functional import pad
 
 from topocaps.evidence import Posterior
 from topocaps.generative import GenerativeModel
+from topocaps.models import TopographicVAE
 from topocaps.networks import GaussianEncoder, Linear, Norm
 
 PART = 64  # inputs: the least that a kernel moves of a row at once
 
 
-def factor(model: GenerativeModel, members: int, kind: torch.dtype) -> list[FactoredLinear]:
-    """Put factored layers, which multiply numbers of a ``kind``, in the place of linear ones."""
+def factor(model: GenerativeModel, members: int) -> list[FactoredLinear]:
+    """Put factored layers in the place of the linear ones."""
     z, u = getattr(model, "z_given_x", None), getattr(model, "u_given_x", None)
-    if z is not None and u is not None and PairedEncoder.suits(z, u):
+    if z is not None and u is not None and _asks_both(model) and PairedEncoder.suits(z, u):
         del model.z_given_x, model.u_given_x
-        model.encoders = PairedEncoder(z, u, members, kind)
+        model.encoders = PairedEncoder(z, u, members)
         vars(model)["posterior"] = model.encoders  # in place of the method
     for name, module in list(model.named_modules()):
         if isinstance(module, Linear) and not name.startswith("encoders."):
             path, _, leaf = name.rpartition(".")
-            factored = FactoredLinear({name: module}, members, kind)
+            factored = FactoredLinear({name: module}, members)
             setattr(model.get_submodule(path), leaf, factored)
     for network in model.modules():
-        if isinstance(network, nn.Sequential) and kind is torch.bfloat16:
+        if isinstance(network, nn.Sequential):
             for n, (one, after) in enumerate(pairwise(network)):
                 if isinstance(one, nn.ReLU) and isinstance(after, FactoredLinear):
                     network[n] = Rectified(after.wide_inputs)
     return [module for module in model.modules() if isinstance(module, FactoredLinear)]
+
+
+def _asks_both(model: GenerativeModel) -> bool:
+    """Whether encoders are asked as a Topographic VAE does, both at once, and nowhere else."""
+    asked = ("posterior", "_posterior", "evidence")
+    return all(getattr(type(model), one, None) is getattr(TopographicVAE, one) for one in asked)
 
 
 def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
@@ -62,9 +69,9 @@ def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
 class FactoredLinear(nn.Module):
     """Linear layers, of all members and of one or two networks, as one product.
 
-    It multiplies by the weights or a bf16 copy of them, and tells what came in. For bf16, inputs
-    and outputs are widened with zeros inside, to the multiples of 16 that tensor cores and wide
-    loads want. The layers' own parameters become views of its matrix.
+    It multiplies by a bf16 copy of the weights, and tells what came in. Inputs and outputs are
+    widened with zeros inside, to the multiples of 16 that tensor cores and wide loads want. The
+    layers' own parameters become views of its matrix.
 
     Where weights are normalised (Eq. 15) the matrix is that of directions, and outputs are scaled
     by g / |v|: so a weight's row need not be known as a whole where it moves.
@@ -73,7 +80,7 @@ class FactoredLinear(nn.Module):
     coarse: Tensor
     squares: Tensor
 
-    def __init__(self, linears: Mapping[str, Linear], members: int, kind: torch.dtype) -> None:
+    def __init__(self, linears: Mapping[str, Linear], members: int) -> None:
         super().__init__()
         self.linears = nn.ModuleDict({n.replace(".", "/"): one for n, one in linears.items()})
         self.biases = [one.bias for one in linears.values()]
@@ -84,9 +91,7 @@ class FactoredLinear(nn.Module):
         for matrix, part in zip(held, self.matrix.split(members), strict=True):
             matrix.data = part if matrix.ndim == 3 else part[0]
         self.lengths = [one.length for one in linears.values() if one.norm is Norm.WEIGHT]
-        self.copied = kind is torch.bfloat16
-        widths = (self.outputs, self.inputs)
-        self.wide_outputs, self.wide_inputs = map(_wide, widths) if self.copied else widths
+        self.wide_outputs, self.wide_inputs = _wide(self.outputs), _wide(self.inputs)
         self.slot = torch.empty(0, 0)
         self.held: list[Tensor] = []
         if self.lengths:  # of parts of rows, as they are moved
@@ -113,10 +118,10 @@ class FactoredLinear(nn.Module):
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights anew."""
+        missing = (0, self.wide_inputs - self.inputs, 0, self.wide_outputs - self.outputs)
+        coarse = pad(self.matrix, missing).bfloat16()
         if self.lengths:
             self.squares.zero_()[:, 0] = self.matrix.square().sum(-1)
-        missing = (0, self.wide_inputs - self.inputs, 0, self.wide_outputs - self.outputs)
-        coarse = pad(self.matrix, missing).bfloat16() if self.copied else self.matrix
         if hasattr(self, "coarse"):
             self.coarse.copy_(coarse)
         else:
@@ -125,13 +130,13 @@ class FactoredLinear(nn.Module):
     def expect(self, rows: int) -> None:
         """Make the slot: a tensor that holds nothing, of which the outputs' gradient is asked."""
         if self.slot.shape[1] != rows:
-            nothing = self.coarse.new_empty(1)
+            nothing = torch.empty(1, dtype=torch.bfloat16, device=self.coarse.device)
             wanted = nothing.expand(self.models, rows, self.wide_outputs)
             self.slot = wanted.requires_grad_()
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(self.models, -1, x.shape[-1]).to(self.coarse.dtype)
-        wide = _widened(rows, self.wide_inputs)
+        rows = x.reshape(self.models, -1, x.shape[-1]).bfloat16()
+        wide = pad(rows, (0, self.wide_inputs - x.shape[-1]))
         self.came = wide.detach()
         bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
         y: Tensor = _Product.apply(wide, self.coarse, self.scale(), bias, self.slot)
@@ -142,7 +147,7 @@ class FactoredLinear(nn.Module):
         if not self.lengths:
             return None
         scale = self._length() / self._norm()
-        return _widened(scale, self.wide_outputs)
+        return pad(scale, (0, self.wide_outputs - self.outputs))
 
     @torch.no_grad()
     def turning(self, down: Sequence[Tensor]) -> Tensor:
@@ -160,31 +165,34 @@ class FactoredLinear(nn.Module):
 class PairedEncoder(nn.Module):
     """The encoders of z and of u as one: they see the same frames, and half as many kernels run."""
 
-    def __init__(
-        self, z: GaussianEncoder, u: GaussianEncoder, members: int, kind: torch.dtype
-    ) -> None:
+    def __init__(self, z: GaussianEncoder, u: GaussianEncoder, members: int) -> None:
         super().__init__()
         self.z, self.u, self.members = z, u, members
         layers: list[nn.Module] = []
         for n, (one, other) in enumerate(zip(_network(z), _network(u), strict=True)):
             if isinstance(one, Linear) and isinstance(other, Linear):
                 both = {f"z_given_x.network.{n}": one, f"u_given_x.network.{n}": other}
-                layers.append(FactoredLinear(both, members, kind))
+                layers.append(FactoredLinear(both, members))
             else:
                 layers.append(one)
         self.network = nn.Sequential(*layers)
 
     @staticmethod
     def suits(z: nn.Module, u: nn.Module) -> bool:
-        """Whether two encoders are alike, layer by layer."""
+        """Whether two encoders are alike, layer by layer: linear ones, and others that hold
+        nothing."""
+        if not (type(z) is GaussianEncoder and type(u) is GaussianEncoder):
+            return False
+        if not (isinstance(z.network, nn.Sequential) and isinstance(u.network, nn.Sequential)):
+            return False
         kinds = [
-            [(type(one), [p.shape for p in one.parameters()]) for one in encoder.network]
-            if isinstance(encoder, GaussianEncoder) and isinstance(encoder.network, nn.Sequential)
-            else None
-            for encoder in (z, u)
+            [(repr(one), [p.shape for p in one.parameters()]) for one in network]
+            for network in (z.network, u.network)
         ]
-        shared = set(z.parameters()) & set(u.parameters())
-        return kinds[0] is not None and kinds[0] == kinds[1] and not shared
+        return kinds[0] == kinds[1] and all(
+            type(one) is Linear or not (list(one.children()) or one.state_dict())
+            for one in (*z.network, *u.network)
+        )
 
     def forward(self, x: Tensor) -> Posterior:
         frames = x.flatten(-self.z.frame_axes)
@@ -220,13 +228,13 @@ class _Product(torch.autograd.Function):
         ctx: Any, back: Tensor
     ) -> tuple[Tensor | None, None, Tensor | None, Tensor, Tensor]:
         coarse, *scaled = ctx.saved_tensors
-        dy = _widened(back.to(coarse.dtype), coarse.shape[1])
+        dy = pad(back.bfloat16(), (0, coarse.shape[1] - back.shape[-1]))
         dbias = dy.sum(1, dtype=torch.float32)[:, : back.shape[-1]]
         dscale = None
         if scaled:
             y, scale = scaled
             dscale = (dy * y.float()).sum(1)
-            dy = (dy * scale[:, None]).to(coarse.dtype)
+            dy = (dy * scale[:, None]).bfloat16()
         dx = torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None
         return dx, None, dscale, dbias, dy
 
@@ -247,7 +255,7 @@ class Rectified(nn.Module):
 class _Rectify(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, wide: int) -> Tensor:
-        y = _widened(x.relu().bfloat16(), wide)
+        y = pad(x.relu().bfloat16(), (0, wide - x.shape[-1]))
         ctx.save_for_backward(y)
         ctx.width = x.shape[-1]
         return y
@@ -279,10 +287,6 @@ def _matrix(linear: Linear) -> tuple[str, Tensor]:
     """The large parameter of a layer, and its name there."""
     name = "direction" if linear.norm is Norm.WEIGHT else "matrix"
     return name, getattr(linear, name)
-
-
-def _widened(x: Tensor, width: int) -> Tensor:
-    return x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))
 
 
 def _wide(width: int) -> int:

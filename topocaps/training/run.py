@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,6 @@ from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel, check_values
 from topocaps.machine import free_memory
-from topocaps.models import SequenceModel
 from topocaps.tracking import events_in, numbers
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
@@ -310,7 +310,7 @@ def check(model: GenerativeModel, sequences: SequenceSet) -> None:
         x = x.to(parameter.device)  # they meet on the device of the training
         break
     model.check(x)
-    if sequences.has_gaps and not isinstance(model, SequenceModel):
+    if sequences.has_gaps and "mask" not in inspect.signature(model.evidence).parameters:
         raise BadInput(f"frames are missing, of which a {type(model).__name__} knows nothing")
     if images.is_floating_point():
         check_values(images, model.likelihood)

@@ -30,7 +30,8 @@ def validation_bound(model: GenerativeModel, sequences: SequenceSet, batch: int)
         evidence = model.evidence(
             one.x, lambda like: torch.randn(like.shape, generator=generator).to(like), **given
         )
-        bounds.append((evidence.elbo if one.mask is None else evidence.elbo[one.mask]).flatten())
+        elbo = evidence.elbo if one.mask is None else evidence.elbo[one.mask]
+        bounds.append(elbo.flatten().cpu())
     model.train(was_training)
     return torch.cat(bounds).double().mean().item()
 
