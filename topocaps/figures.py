@@ -208,28 +208,54 @@ def topography(topography: Topography, frames: int) -> Figure:
 @torch.no_grad()
 def learned(topography: LearnedTopography) -> Figure:
     """Kernels that were learned (over time and sites from here): where they began, their mean over
-    capsules, and some capsules' own."""
-    sites, frames = topography.start.shape[0], list(topography.start.time_offsets)
-    before = LearnedTopography(topography.start, topography.learned).kernel
-    now = topography.kernel.cpu()
-    shown = {"at first": before[0], "mean of capsules": now.mean(0)}
-    shown |= {f"capsule {n}": now[n] for n in range(min(4, len(now)))}
-    figure, axes = canvas(2, 3, (9.4, 5.6))
-    for axis, (title, kernel) in zip(axes, shown.items(), strict=False):
-        centred = kernel.roll(sites // 2, 1).T.numpy()  # sites window
-        extent = (frames[0] - 0.5, frames[-1] + 0.5, -(sites // 2) - 0.5, (sites - 1) // 2 + 0.5)
-        image = axis.imshow(
-            centred, cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=extent
-        )
-        axis.set_title(title, fontsize=10)
-        for ticks in (axis.xaxis, axis.yaxis):
+    capsules, and some capsules' own. Of capsules that move along several axes, a row for each; of a
+    map, summed over time."""
+    start = topography.start
+    before = LearnedTopography(start, topography.learned)
+    several = len(start.axes) > 1
+    shown: dict[str, tuple[int | None, Tensor]] = {}
+    for axis in start.axes:
+        now = topography.kernel_along(axis).detach().cpu()
+        of = f"axis {axis}, " if several else ""
+        own = range(min(1 if several else 4, len(now)))
+        shown |= {f"{of}at first": (axis, before.kernel_along(axis)[0].detach())}
+        shown |= {f"{of}mean of capsules": (axis, now.mean(0))}
+        shown |= {f"{of}capsule {n}": (axis, now[n]) for n in own}
+    figure, panels = canvas(max(2, len(start.axes)), 3, (9.4, 2.8 * max(2, len(start.axes))))
+    for panel, (title, (axis, kernel)) in zip(panels, shown.items(), strict=False):
+        image = _kernel(panel, start, axis, kernel)
+        panel.set_title(title, fontsize=10)
+        for ticks in (panel.xaxis, panel.yaxis):
             ticks.set_major_locator(MaxNLocator(integer=True))
-        axis.set_xlabel("frames from here")
-        axis.set_ylabel("sites from here")
-        figure.colorbar(image, ax=axis, fraction=0.046)
-    for axis in axes[len(shown) :]:
-        axis.set_axis_off()
+        figure.colorbar(image, ax=panel, fraction=0.046)
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
     return figure
+
+
+def _kernel(panel: Any, start: Topography, axis: int | None, kernel: Tensor) -> Any:
+    """One of them, (window, offsets): against time, or as a map of two axes."""
+    if axis is None and len(start.shape) > 1:
+        rows, columns = start.shape[-2:]  # of more axes, summed over the others too
+        seen = kernel.reshape(-1, rows, columns).sum(0).roll((rows // 2, columns // 2), (0, 1))
+        across, up = (_around(n) for n in (columns, rows))
+        panel.set_xlabel("sites from here")
+    else:
+        sites = start.shape[axis or 0]
+        seen = (kernel.roll(sites // 2, 1) if start.cyclic else kernel).T  # sites window
+        frames = start.time_offsets
+        across = (frames[0] - 0.5, frames[-1] + 0.5)
+        up = _around(sites) if start.cyclic else (-start.beyond[0] - 0.5, start.beyond[1] + 0.5)
+        panel.set_xlabel("frames from here")
+    panel.set_ylabel("sites from here")
+    return panel.imshow(
+        seen.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=(*across, *up)
+    )
+
+
+def _around(sites: int) -> tuple[float, float]:
+    """The ends of an axis of offsets, half of them either way."""
+    return -(sites // 2) - 0.5, (sites - 1) // 2 + 0.5
 
 
 def torus(images: Tensor, classes: Tensor) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -178,13 +178,10 @@ class Topography:
         rows, columns = ((frames, self.capsules, *shape) for shape in (self.shape, self.u_shape))
         time, capsule, *site = torch.meshgrid(*map(torch.arange, rows), indexing="ij")
         w = torch.zeros(rows + columns, dtype=dtype)  # on the host: an oracle, not a hot path
-        along = self.along(axis)
-        for delta, *ks in self._terms(axis):
-            for step, weight in _between(self.velocity * delta):
-                moved = [i + k for i, k in zip(site, ks, strict=True)]
-                moved[along] = moved[along] + step
-                shared = self.frame_at(time + delta, frames), capsule, *self._place(moved)
-                w[(time, capsule, *site, *shared)] += weight
+        for delta, offsets, weight in self.shares(axis):
+            moved = [i + k for i, k in zip(site, offsets, strict=True)]
+            shared = self.frame_at(time + delta, frames), capsule, *self._place(moved)
+            w[(time, capsule, *site, *shared)] += weight
         return w.reshape(math.prod(rows), math.prod(columns))
 
     def roll(
@@ -248,6 +245,13 @@ class Topography:
     def reach_offsets(self, axis: int) -> range:
         """The neighbourhood along an axis: offsets in sites."""
         return _centred(self.reach[axis])
+
+    def shares(self, axis: int | None = None) -> Iterator[tuple[int, tuple[int, ...], float]]:
+        """How far, in time and in sites, and how much each square is that an energy sums."""
+        along = self.along(axis)
+        for delta, *ks in self._terms(axis):
+            for step, weight in _between(self.velocity * delta):
+                yield delta, tuple(k + step * (n == along) for n, k in enumerate(ks)), weight
 
     def _terms(self, axis: int | None) -> list[tuple[int, ...]]:
         """The offsets (time, *site), beside the drift, of the squares that an energy sums."""
