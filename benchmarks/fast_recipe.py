@@ -2,6 +2,7 @@
 
 python benchmarks/fast_recipe.py paper [MNIST folder]     the papers' recipe, 100 epochs
 python benchmarks/fast_recipe.py search [MNIST folder]    Adam and SGD, several rates at once
+python benchmarks/fast_recipe.py batches [MNIST folder]   Adam, larger batches and fewer steps
 
 Prints a JSON line for every model and mark; benchmarks/results/fast-recipe-search-h200.json keeps
 what was found. Rates of one setting are members of one stack.
@@ -48,6 +49,10 @@ WANTED = {
         Setting("sgd8c", tc.Sgd(1e-3), 24_000, factors=(0.1, 0.3, 1.0, 3.0)),
         Setting("adam64", ADAM, 30_000, 64, factors=(0.5, 0.8), marks=(0.25, 0.5, 0.75, 1.0)),
         Setting("adam128", ADAM, 15_000, 128, factors=(0.8, 1.3), marks=(0.5, 1.0)),
+    ],
+    "batches": [
+        Setting("adam128", ADAM, 10_000, 128, factors=(0.5, 0.8), marks=(0.5, 1.0)),
+        Setting("adam256", ADAM, 7_500, 256, factors=(0.8, 1.3), marks=(0.5, 0.75, 1.0)),
     ],
 }  # fmt: skip
 

@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import signal
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -200,10 +199,30 @@ def evaluation(sequences):
     }
 
 
-def main():
+def comparisons():
+    """{name: what finds it out}, in the order they are run."""
     sequences = TransformedImages(digits()).to("cuda")
-    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    found["kernel against plain products"] = {
+    pictures = digits()
+    of_digits = MovedDigits(pictures, torch.zeros(len(pictures), dtype=torch.uint8)).to("cuda")
+    of_sprites = find("sprites/axes").data.load().train.to("cuda")
+    shortened = tc.Training(tc.Sgd(1e-3), batch=32, clip=10.0)
+    on_digits = functools.partial(compared, sequences=sequences)
+    ways = {
+        name: functools.partial(on_digits, functools.partial(models, norm=norm), training=training)
+        for name, (training, norm) in WAYS.items()
+    }
+    return {
+        "kernel against plain products": kernels,
+        **ways,
+        "part-whole models, mapped": lambda: compared(part_whole, of_digits, shortened),
+        "capsules of two axes": lambda: compared(two_axes, of_sprites, SMALL),
+        "memory, 15 models": lambda: memory(sequences, WAYS["sgd, bf16"][0]),
+        "evaluation": lambda: evaluation(sequences),
+    }
+
+
+def kernels():
+    return {
         f"{rule}{', turned' * turned}{', shortened' * shortened}, {sizes}": kernel(
             rule, turned, shortened, sizes
         )
@@ -212,21 +231,15 @@ def main():
         for turned in (False, True)
         for shortened in (False, True)
     }
-    pictures = digits()
-    of_digits = MovedDigits(pictures, torch.zeros(len(pictures), dtype=torch.uint8)).to("cuda")
-    for name, (training, norm) in WAYS.items():
-        make = functools.partial(models, norm=norm)
-        found[name] = compared(make, sequences, training)
-        print(name, found[name], file=sys.stderr, flush=True)
-    name = "part-whole models, mapped"
-    found[name] = compared(part_whole, of_digits, tc.Training(tc.Sgd(1e-3), batch=32, clip=10.0))
-    print(name, found[name], file=sys.stderr, flush=True)
-    name = "capsules of two axes"
-    found[name] = compared(two_axes, find("sprites/axes").data.load().train.to("cuda"), SMALL)
-    print(name, found[name], file=sys.stderr, flush=True)
-    found["memory, 15 models"] = memory(sequences, WAYS["sgd, bf16"][0])
-    found["evaluation"] = evaluation(sequences)
-    print(json.dumps(found, indent=2))
+
+
+def main():
+    """Each as soon as it is found: a run that is cut off has told what it had."""
+    device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    print(json.dumps(device, indent=2)[:-2], end="", flush=True)
+    for name, find_out in comparisons().items():
+        print(f',\n  "{name}": {json.dumps(find_out())}', end="", flush=True)
+    print("\n}")
 
 
 if __name__ == "__main__":

@@ -67,14 +67,14 @@ def test_of_several_axes_the_one_that_is_named_is_rolled():
     t = one.encode(x)
     for axis in (0, 1):
         walked = tc.traverse(one, x, axis=axis)
-        assert walked.axis.tolist() == [axis] * 3
+        assert walked.axis.tolist() == [[axis]] * 3
         torch.testing.assert_close(
             walked.rolled[:, 2], one.decode(one.topography.roll(t[:, 0], 2, axis))
         )
     chosen = tc.traverse(one, x)
     expected = tc.metrics.traversal(one, x).axis
     assert torch.equal(chosen.axis, expected)
-    for n, axis in enumerate(expected.tolist()):
+    for n, axis in enumerate(expected):
         torch.testing.assert_close(
             chosen.rolled[n], tc.traverse(one, x[n : n + 1], axis=axis).rolled[0]
         )

@@ -119,16 +119,13 @@ def filled(
 ) -> Figure:
     """Sequences with a ``share`` of their frames missing: what is there, what is filled in.
 
-    Capsules of several axes roll along the one that a traversal of the sequence takes.
+    Capsules of several axes roll along those that a traversal of the sequence takes.
     """
     x = batch.x
     mask = some_missing(x, share, seed)
     there = torch.where(mask[..., None, None, None], x, 0.5)
-    shown = torch.empty_like(x)
-    axes = traverse(model, x, closed=closed).axis.to(x.device)
-    for axis in axes.unique().tolist():
-        rows = axes == axis
-        shown[rows] = model.fill(x[rows], mask[rows], axis=axis, closed=closed)
+    axes = traverse(model, x, closed=closed).axis
+    shown = model.fill(x, mask, axis=axes, closed=closed)
     blocks = torch.stack([x, there, shown], 1).clamp(0, 1)
     figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
     for panel, block, label in zip(panels, blocks, _labels(batch, names), strict=True):

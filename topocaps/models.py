@@ -128,9 +128,10 @@ class SequenceModel(GenerativeModel):
         """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
         return self.x_given_t(t).mean
 
-    def roll(self, t: Tensor, steps: float | Tensor, axis: int = 0) -> Tensor:
-        """Every capsule moved on, each by its own ``steps`` where these are (capsules,); over an
-        open end comes what the prior expects."""
+    def roll(self, t: Tensor, steps: float | Tensor, axis: int | Tensor = 0) -> Tensor:
+        """Every capsule moved on, each by its own ``steps`` where these are (capsules,), and along
+        its own ``axis`` where these are (…, capsules); over an open end comes what the prior
+        expects."""
         fill = 0.0
         if not self.topography.cyclic:
             expected = self.prior(self.topography.window).mean.mean().nan_to_num()
@@ -143,14 +144,15 @@ class SequenceModel(GenerativeModel):
         x: Tensor,
         mask: Tensor,
         rate: float | None = None,
-        axis: int | None = None,
+        axis: int | Tensor | None = None,
         closed: bool | None = None,
     ) -> Tensor:
         """The sequence with its missing frames, where ``mask`` is False, filled in.
 
         A missing frame is decoded from the t of the nearest frame that is there, rolled ``rate``
         sites along ``axis`` for each frame between them: the topography's velocity unless given.
-        Capsules that move along several axes have to be told which. Where sequences are ``closed``
+        Capsules that move along several axes have to be told which, all the same or each its own:
+        (capsules,), or (batch, capsules). Where sequences are ``closed``
         (as the topography's time is, unless it is said), the nearest may be round their ends.
         """
         there(x, mask)
@@ -168,7 +170,10 @@ class SequenceModel(GenerativeModel):
         filled = there(x, mask)
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
-            filled[here] = self.decode(self.roll(found[here], own * steps, axis)).to(x.dtype)
+            along = axis
+            if isinstance(axis, Tensor):
+                along = axis.to(x.device).expand(len(x), -1)[here.nonzero()[:, 0]]
+            filled[here] = self.decode(self.roll(found[here], own * steps, along)).to(x.dtype)
         return filled
 
     @property
@@ -176,12 +181,12 @@ class SequenceModel(GenerativeModel):
         """Sites a frame that t is expected to move: of each capsule, where these are learned."""
         return self.topography.rate
 
-    def axis_to_roll(self, axis: int | None) -> int:
+    def axis_to_roll(self, axis: int | Tensor | None) -> int | Tensor:
         """The first axis of capsules, unless they move along several: it has to be said then."""
         if axis is None and len(self.topography.axes) > 1:
             axes = " or ".join(map(str, self.topography.axes))
             raise BadInput(f"these capsules move along several axes: give axis={axes}")
-        return axis or 0
+        return 0 if axis is None else axis
 
     def stream(self) -> Stream:
         """Takes frames one at a time, where the topography is causal."""

@@ -52,12 +52,13 @@ class Stream:
 
     @torch.no_grad()
     def predict(
-        self, frames: int = 1, rate: float | None = None, axis: int | None = None
+        self, frames: int = 1, rate: float | None = None, axis: int | Tensor | None = None
     ) -> Tensor:
         """The coming frames, (batch, frames, *frame): the last t, rolled ``rate`` sites a frame.
 
         ``rate`` is the model's own unless given: the topography's velocity, none for a VAE.
-        Capsules that move along several axes have to be told which ``axis`` to roll along.
+        Capsules that move along several axes have to be told which ``axis`` to roll along, all
+        the same or each its own: (capsules,), or (batch, capsules).
         """
         if self.t is None:
             raise BadInput("nothing has been seen yet: give the stream a frame first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -188,13 +188,14 @@ class Topography:
         self,
         t: Tensor,
         steps: float | Tensor,
-        axis: int = 0,
+        axis: int | Tensor = 0,
         fill: float = 0.0,
         fourier: bool = False,
     ) -> Tensor:
         """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18).
 
-        Each capsule moves by its own, where ``steps`` is a tensor (capsules,).
+        Each capsule moves by its own, where ``steps`` is a tensor (capsules,), and along its own,
+        where ``axis`` is one (…, capsules).
         Between sites it is interpolated (Eq. 19), or moved by the phases of its Fourier transform.
         On an odd number of sites two such rolls are one by their sum; an even number has a wave
         that is its own opposite, of which a part of a step leaves less.
@@ -208,15 +209,19 @@ class Topography:
         >>> Topography(1, (4,), cyclic=False).roll(t, 3, fill=9.0)
         tensor([[9., 9., 9., 0.]])
         """
-        if not -len(self.shape) <= axis < len(self.shape):
-            raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
+        for one in axis.unique().tolist() if isinstance(axis, Tensor) else (axis,):
+            if one not in range(-len(self.shape), len(self.shape)):
+                raise BadInput(f"axis {one} is not one of the {len(self.shape)} axes of a capsule")
+        if isinstance(axis, Tensor):
+            each = [self.roll(t, steps, n, fill, fourier) for n in range(len(self.shape))]
+            return chosen(each, axis % len(self.shape))
         sites = tuple(t.shape[-len(self.shape) :])
         if sites != self.shape:
             raise BadInput(f"capsules of shape {self.shape} are rolled, not {tuple(t.shape)}")
         if isinstance(steps, Tensor) and steps.shape == (self.capsules,):
             capsule = -len(self.shape) - 1
-            each = zip(t.unbind(capsule), steps.tolist(), strict=True)
-            rolled = [self.roll(one, n, axis, fill, fourier) for one, n in each]
+            own = zip(t.unbind(capsule), steps.tolist(), strict=True)
+            rolled = [self.roll(one, n, axis, fill, fourier) for one, n in own]
             return torch.stack(rolled, capsule)
         steps = _finite("a roll is by a number of sites", steps)
         dim = axis % len(self.shape) - len(self.shape)
@@ -320,6 +325,16 @@ def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
     turned = torch.polar(torch.ones_like(waves), -2 * math.pi * steps * waves)
     turned = torch.fft.rfft(t, dim=dim).movedim(dim, -1) * turned
     return torch.fft.irfft(turned, n=t.shape[dim]).movedim(-1, dim)
+
+
+def chosen(by_axis: Sequence[Tensor], axis: Tensor) -> Tensor:
+    """Of capsules (…, capsules, *shape), as they are for each axis, those for their own ``axis``
+    (…, capsules)."""
+    found = by_axis[0]
+    own = axis.to(found.device).reshape(*axis.shape, *(1,) * (found.ndim - axis.ndim))
+    for n, other in enumerate(by_axis[1:], 1):
+        found = torch.where(own == n, other, found)
+    return found
 
 
 def _tuple_of_ints(name: str, value: Any) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ class Walk:
     rolled: Tensor  #: each frame from the t of one frame, rolled as far as it is away
     lags: list[int]  #: how far that is, in frames
     unseen: Tensor  #: (batch, time) not in the window around that frame, nor shown there
-    axis: Tensor  #: (batch,) that was rolled along
+    axis: Tensor  #: (batch, capsules) that was rolled along
     rate: float  #: sites that were rolled a frame; the mean of capsules' own, where they have them
 
     @property
@@ -51,7 +51,7 @@ def traverse(
     x: Any,
     *,
     rate: float | None = None,
-    axis: int | None = None,
+    axis: int | Tensor | None = None,
     window: int | None = None,
     closed: bool | None = None,
     sample: bool = False,
@@ -64,8 +64,8 @@ def traverse(
     middle, where they have ends; the last of the first window, where only the past is seen.
 
     ``rate`` is the sites a frame that is rolled: the topography's velocity unless given, of each
-    capsule its own where these are learned. Capsules of several axes are rolled along ``axis``, or
-    else along the one that shows best what was seen.
+    capsule its own where these are learned. Capsules of several axes are rolled along ``axis``, all
+    the same or each its own, (capsules,), or else along those that show best what was seen.
     ``window`` decides which frames are unseen (the model's own unless given). Latents are the
     posterior's means or, with ``sample``, drawn from ``seed``.
     """
@@ -80,20 +80,17 @@ def traverse(
     walked = traversal(model, x, None, rate, window, seed, closed)
     with seeded(seed):
         t = model.encode(x, sample=sample)
-    axes = walked.axis if axis is None else torch.full_like(walked.axis, axis)
+    axes = walked.axis if axis is None else torch.as_tensor(axis).expand_as(walked.axis)
     start = start_of(topography, window or topography.window, frames, closed)
-    rolled = torch.empty_like(t)
-    for one in axes.unique().tolist():
-        rows = (axes == one).to(t.device)
-        for n, lag in enumerate(lags_from(start, frames, closed)):
-            rolled[rows, n] = model.roll(t[rows, start], own * lag, one)
+    lags = lags_from(start, frames, closed)
+    rolled = torch.stack([model.roll(t[:, start], own * lag, axes) for lag in lags], 1)
     unseen = walked.unseen.to(x.device)
     if closed:  # as it is rolled; time that does not close is shown as it passes
-        x, t, lags = x.roll(-start, 1), t.roll(-start, 1), range(frames)
+        x, t = x.roll(-start, 1), t.roll(-start, 1)
     else:
         rolled, unseen = rolled.roll(start, 1), unseen.roll(start, 1)
-        lags = range(-start, frames - start)
-    return Walk(x, model.decode(t), model.decode(rolled), list(lags), unseen, axes, rate)
+        lags = list(range(-start, frames - start))
+    return Walk(x, model.decode(t), model.decode(rolled), lags, unseen, axes, rate)
 
 
 def _frames(model: SequenceModel, x: Any) -> Tensor:

@@ -20,12 +20,14 @@ Factor = TypeVar("Factor")
 
 
 def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
-    """The one axis along which each sequence moved, (batch,), or ``STILL``.
+    """The one axis along which each capsule moved, (batch, capsules), or ``STILL``.
 
-    t: (batch, time, capsules, *shape). A roll along an axis by ``rate`` sites brings capsules near
-    to the next frame's: by 1 less the cosine, averaged over frames and capsules. It has to leave
-    less than ``CLEARLY`` of what is left by no roll at all, by that along any other axis, and by
-    those along several at once; else nothing moved, or not along one axis alone.
+    t: (batch, time, capsules, *shape). A roll along an axis by ``rate`` sites brings a capsule near
+    to the next frame's: by 1 less the cosine, averaged over frames. It has to leave less than
+    ``CLEARLY`` of what is left by no roll at all, by that along any other axis, and by those along
+    several at once; else nothing moved, or not along one axis alone.
+
+    Capsules share nothing, so one may take x along its first axis, and another y.
     """
     check_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
@@ -39,10 +41,10 @@ def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
         for dim in axes:
             moved = roll(moved, rate, dim)
         lengths = vector_norm(moved, dim=sites) * vector_norm(coming, dim=sites)
-        return 1 - ((moved * coming).sum(sites) / lengths.clamp_min(1e-30)).mean((1, 2))
+        return 1 - ((moved * coming).sum(sites) / lengths.clamp_min(1e-30)).mean(1)
 
     others = [axes for n in range(len(sites) + 1) if n != 1 for axes in combinations(sites, n)]
-    alone = torch.stack([left((dim,)) for dim in sites])  # axes batch
+    alone = torch.stack([left((dim,)) for dim in sites])  # axes batch capsules
     least, best = alone.min(0)
     rest = alone.scatter(0, best[None], torch.inf)
     rest = torch.cat([rest, torch.stack([left(axes) for axes in others])]).amin(0)
@@ -50,7 +52,8 @@ def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
 
 
 def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:
-    """{factor column: share of its sequences that moved along each axis}; the rest stood still."""
+    """{factor column: share of its sequences in which a capsule moved along each axis}; in the rest
+    it stood still, or moved along several. ``moved``: (batch,), of one capsule."""
     moves = (factors != factors[:, :1]).any(1)
     axes = range(max(2, int(moved.max()) + 1))
     return {
@@ -60,7 +63,7 @@ def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:
 
 
 def own_axes(shares: Mapping[Factor, Sequence[float]]) -> dict[Factor, float]:
-    """{factor: share of its sequences that moved along its own axis}.
+    """{factor: share of its sequences in which a capsule moved along the factor's own axis}.
 
     Which axis is whose is learned: of all ways to give each factor another one, the best. Where
     there are more factors than axes, those that are left have none.

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, roll
+from topocaps.topography import Topography, chosen, roll
 
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 
@@ -28,17 +28,22 @@ def equivariance_error(t: Tensor, rate: float = 1.0) -> float:
     return equivariance_errors(t, rate).mean().item()
 
 
-def equivariance_errors(t: Tensor, rate: float = 1.0, cyclic: bool = True) -> Tensor:
+def equivariance_errors(
+    t: Tensor, rate: float = 1.0, cyclic: bool = True, axis: Tensor | None = None
+) -> Tensor:
     """The error of every sequence, (batch,).
 
-    In capsules with ends, of the sites that a roll has not taken over them.
+    In capsules with ends, of the sites that a roll has not taken over them. Capsules of several
+    axes are rolled along their own ``axis``, (batch, capsules), or else all along the first.
     """
     check_latents(t)
     capsule = tuple(range(SITE_AXIS, t.ndim))
     t = t / vector_norm(t, dim=capsule, keepdim=True).clamp_min(1e-30)
     errors = t.new_zeros(len(t))
     for lag in range(1, t.shape[1]):
-        rolled = roll(t[:, :-lag], rate * lag, SITE_AXIS)
+        dims = capsule[:1] if axis is None else capsule
+        by_axis = [roll(t[:, :-lag], rate * lag, dim) for dim in dims]
+        rolled = by_axis[0] if axis is None else chosen(by_axis, axis[:, None])
         apart = (rolled - t[:, lag:]).abs()
         if not cyclic:
             lost = _lost(t.shape[SITE_AXIS], rate, lag)

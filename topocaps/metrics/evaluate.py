@@ -20,7 +20,6 @@ from topocaps.evidence import (
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capcorr import CapCorr, observed_rolls
 from topocaps.metrics.equivariance import (
-    SITE_AXIS,
     chance_equivariance_error,
     equivariance_errors,
 )
@@ -138,7 +137,9 @@ def _measure(
                 "log_px": log_mean_exp_over_sequences(weights),
                 "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
                 "elbo": model.evidence(one.x).elbo.mean(1),
-                "equivariance_error": _equivariance_errors(t, rate, model, walked.axis),
+                "equivariance_error": equivariance_errors(
+                    t, rate, model.topography.cyclic, walked.axis if several_axes else None
+                ),
             }
             if model.topography.window == 1:
                 found["log_px_per_frame"] = log_mean_exp_over_frames(weights)
@@ -180,16 +181,6 @@ def _lags(model: SequenceModel, frames: int, window: int | None, closed: bool | 
     return lags_from(start, frames, closed)
 
 
-def _equivariance_errors(t: Tensor, rate: float, model: SequenceModel, axis: Tensor) -> Tensor:
-    """Along the axis that each sequence was rolled along."""
-    errors = t.new_zeros(len(t))
-    for one in axis.unique().tolist():
-        rows = (axis == one).to(t.device)
-        turned = t[rows].movedim(SITE_AXIS + one, SITE_AXIS)
-        errors[rows] = equivariance_errors(turned, rate, model.topography.cyclic)
-    return errors
-
-
 @torch.no_grad()
 def _of_some(
     model: SequenceModel, sequences: SequenceSet, seed: int, closed: bool | None
@@ -210,11 +201,13 @@ def _of_some(
 
 
 def _by_axis(found: list[tuple[Tensor, Tensor]], names: dict[int, str]) -> dict[str, Any]:
+    """Of every capsule by itself, and the mean over capsules: none knows of another's axes."""
     moved, factors = (torch.cat(part) for part in zip(*found, strict=True))
-    shares = {names[c]: of for c, of in axis_shares(moved, factors).items()}
+    each = [
+        {names[c]: of for c, of in axis_shares(one, factors).items()} for one in moved.unbind(1)
+    ]
+    own = [own_axes(shares) for shares in each]
     return {
-        "axes": {
-            name: {str(axis): share for axis, share in enumerate(of)} for name, of in shares.items()
-        },
-        "own_axis": own_axes(shares),
+        "axes": {name: [shares[name] for shares in each] for name in each[0]},
+        "own_axis": {name: sum(one[name] for one in own) / len(own) for name in own[0]},
     }

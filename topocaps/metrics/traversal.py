@@ -10,7 +10,8 @@ How well :math:`decode(Roll_l(t_0))` predicts :math:`x_l`, against the sequence'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class Traversal:
     perfect: Tensor  # the frame's own entropy: 0 for binary frames
     unseen: Tensor  # not in the window around the frame that is rolled, nor shown there
     moving: Tensor  # (sequences, factor) which factors move
-    axis: Tensor  # (sequences,) that was rolled along
+    axis: Tensor  # (sequences, capsules) that was rolled along
 
     @classmethod
     def join(cls, parts: Sequence[Traversal]) -> Traversal:
@@ -116,7 +117,7 @@ def lags_from(start: int, frames: int, closed: bool) -> list[int]:
 
 
 def roll_to_all(
-    model: SequenceModel, t: Tensor, start: int, rate: float, axis: int, closed: bool
+    model: SequenceModel, t: Tensor, start: int, rate: float, axis: int | Tensor, closed: bool
 ) -> Tensor:
     """The t of frame ``start`` rolled to every frame, from that one on, round: (batch, time, …)."""
     lags = lags_from(start, t.shape[1], closed)
@@ -167,17 +168,37 @@ def traversal(
         shown = (x[:, lag, None] == x[:, window_frames]).flatten(2).all(2).any(1)
         unseen[:, lag] &= ~shown
 
-    def cost_of_rolling(axis: int) -> Tensor:
+    def cost_of_rolling(axis: int | Tensor) -> Tensor:
         rolled = roll_to_all(model, t, start, rate, axis, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
         return squared_error(model.decode(rolled), x)
 
-    costs = torch.stack([cost_of_rolling(axis or 0) for axis in topography.axes])
-    # of several axes, each sequence takes the one that shows best what was seen
-    best = costs[:, :, window_frames].mean(2).argmin(0)
-    rolled_cost = costs.gather(0, best[None, :, None].expand(1, *x.shape[:2]))[0]
-    return _compared(rolled_cost, x, unseen, factors, model.likelihood, best)
+    axis = torch.zeros(len(x), topography.capsules, dtype=torch.int64, device=x.device)
+    cost = cost_of_rolling(0)
+    for capsules, other in _other_axes(topography):
+        tried = axis.clone()
+        tried[:, capsules] = other
+        cost_then = cost_of_rolling(tried)
+        better = cost_then[:, window_frames].mean(1) < cost[:, window_frames].mean(1)
+        axis, cost = (
+            torch.where(better[:, None], *pair) for pair in ((tried, axis), (cost_then, cost))
+        )
+    return _compared(cost, x, unseen, factors, model.likelihood, axis)
+
+
+def _other_axes(topography: Topography) -> Iterator[tuple[slice | int, int]]:
+    """Which capsules to try along which axis, where there are several: all of them, then each.
+
+    Every sequence keeps what shows best what was seen of it.
+    """
+    if topography.axes == (None,):
+        return
+    axes = range(len(topography.shape))
+    for axis in axes[1:]:
+        yield slice(None), axis
+    if topography.capsules > 1:
+        yield from itertools.product(range(topography.capsules), axes)
 
 
 def prediction(
@@ -202,7 +223,7 @@ def prediction(
             f"predictions are (batch, time, *frame) as frames are, and unseen is (batch, time), "
             f"not {tuple(predicted.shape)}, {tuple(x.shape)} and {tuple(unseen.shape)}"
         )
-    alone = torch.zeros(len(x), dtype=torch.int64)
+    alone = torch.zeros(len(x), 1, dtype=torch.int64)
     return _compared(_cost(predicted, x, kind), x, unseen.bool(), factors, kind, alone)
 
 

@@ -69,9 +69,10 @@ def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
 class FactoredLinear(nn.Module):
     """Linear layers, of all members and of one or two networks, as one product.
 
-    It multiplies by a bf16 copy of the weights, and tells what came in. Inputs and outputs are
-    widened with zeros inside, to the multiples of 16 that tensor cores and wide loads want. The
-    layers' own parameters become views of its matrix.
+    Two networks are as twice the members or, where they see the same inputs (``beside``), as layers
+    of twice the outputs. It multiplies by a bf16 copy of the weights, and tells what came in.
+    Inputs and outputs are widened with zeros inside, to the multiples of 16 that tensor cores and
+    wide loads want. The layers' own parameters become views of its matrix.
 
     Where weights are normalised (Eq. 15) the matrix is that of directions, and outputs are scaled
     by g / |v|: so a weight's row need not be known as a whole where it moves.
@@ -80,15 +81,15 @@ class FactoredLinear(nn.Module):
     coarse: Tensor
     squares: Tensor
 
-    def __init__(self, linears: Mapping[str, Linear], members: int) -> None:
+    def __init__(self, linears: Mapping[str, Linear], members: int, beside: bool = False) -> None:
         super().__init__()
         self.linears = nn.ModuleDict({n.replace(".", "/"): one for n, one in linears.items()})
         self.biases = [one.bias for one in linears.values()]
-        self.members, self.models = members, members * len(linears)
+        self.axis = 1 if beside else 0  # of members, of outputs
         held = [_matrix(one)[1] for one in linears.values()]
-        self.outputs, self.inputs = held[0].shape[-2:]
-        self.matrix = aligned(torch.cat([_stacked(matrix.data, 3) for matrix in held]))
-        for matrix, part in zip(held, self.matrix.split(members), strict=True):
+        self.matrix = aligned(self._join([_stacked(matrix.data, 3) for matrix in held]))
+        self.models, self.outputs, self.inputs = self.matrix.shape
+        for matrix, part in zip(held, self._parts(self.matrix), strict=True):
             matrix.data = part if matrix.ndim == 3 else part[0]
         self.lengths = [one.length for one in linears.values() if one.norm is Norm.WEIGHT]
         self.wide_outputs, self.wide_inputs = _wide(self.outputs), _wide(self.inputs)
@@ -110,7 +111,7 @@ class FactoredLinear(nn.Module):
         for n, (name, one) in enumerate(self.linears.items()):
             assert isinstance(one, Linear)
             leaf, matrix = _matrix(one)
-            parts = [held.split(self.members)[n] for held in self.held]
+            parts = [self._parts(held)[n] for held in self.held]
             parts = parts if matrix.ndim == 3 else [part[0] for part in parts]
             found[f"{name.replace('/', '.')}.{leaf}"] = dict(zip(self.keys, parts, strict=True))
         return found
@@ -138,7 +139,7 @@ class FactoredLinear(nn.Module):
         rows = x.reshape(self.models, -1, x.shape[-1]).bfloat16()
         wide = pad(rows, (0, self.wide_inputs - x.shape[-1]))
         self.came = wide.detach()
-        bias = torch.cat([_stacked(bias, 2) for bias in self.biases])
+        bias = self._join([_stacked(bias, 2) for bias in self.biases])
         y: Tensor = _Product.apply(wide, self.coarse, self.scale(), bias, self.slot)
         return y.reshape(*x.shape[:-1], self.outputs)
 
@@ -153,17 +154,25 @@ class FactoredLinear(nn.Module):
     def turning(self, down: Sequence[Tensor]) -> Tensor:
         """What the part of a direction that goes along it is multiplied by, (models, outputs), from
         the gradient of lengths: dv = (g / |v|) (dw - dg v / |v|)."""
-        return torch.cat([_rows(one) for one in down]) * self._length() / self._norm().square()
+        return self._join([_rows(one) for one in down]) * self._length() / self._norm().square()
 
     def _length(self) -> Tensor:
-        return torch.cat([_rows(length) for length in self.lengths])
+        return self._join([_rows(length) for length in self.lengths])
 
     def _norm(self) -> Tensor:
         return self.squares.sum(1).sqrt()
 
+    def _join(self, parts: Sequence[Tensor]) -> Tensor:
+        """What each network has of something, (members, outputs, …), as one."""
+        return torch.cat(list(parts), self.axis)
+
+    def _parts(self, whole: Tensor) -> tuple[Tensor, ...]:
+        return whole.chunk(len(self.linears), self.axis)
+
 
 class PairedEncoder(nn.Module):
-    """The encoders of z and of u as one: they see the same frames, and half as many kernels run."""
+    """The encoders of z and of u as one: half as many kernels run, and the frames, which both see,
+    are read once."""
 
     def __init__(self, z: GaussianEncoder, u: GaussianEncoder, members: int) -> None:
         super().__init__()
@@ -172,7 +181,9 @@ class PairedEncoder(nn.Module):
         for n, (one, other) in enumerate(zip(_network(z), _network(u), strict=True)):
             if isinstance(one, Linear) and isinstance(other, Linear):
                 both = {f"z_given_x.network.{n}": one, f"u_given_x.network.{n}": other}
-                layers.append(FactoredLinear(both, members))
+                first = not n
+                layers.append(FactoredLinear(both, members, beside=first))
+                layers.extend([Apart()] if first else [])
             else:
                 layers.append(one)
         self.network = nn.Sequential(*layers)
@@ -189,17 +200,29 @@ class PairedEncoder(nn.Module):
             [(repr(one), [p.shape for p in one.parameters()]) for one in network]
             for network in (z.network, u.network)
         ]
-        return kinds[0] == kinds[1] and all(
-            type(one) is Linear or not (list(one.children()) or one.state_dict())
-            for one in (*z.network, *u.network)
+        starts = type(next(iter(z.network), None)) is Linear
+        return (
+            starts
+            and kinds[0] == kinds[1]
+            and all(
+                type(one) is Linear or not (list(one.children()) or one.state_dict())
+                for one in (*z.network, *u.network)
+            )
         )
 
     def forward(self, x: Tensor) -> Posterior:
         frames = x.flatten(-self.z.frame_axes)
         rows = frames.reshape(self.members, -1, frames.shape[-1])
-        outputs = self.network(torch.cat([rows, rows])).to(x.dtype)  # 2·members rows outputs
+        outputs = self.network(rows).to(x.dtype)  # 2·members rows outputs
         z, u = (part.reshape(*frames.shape[:-1], -1) for part in outputs.chunk(2))
         return Posterior(self.z.distribution(z), self.u.distribution(u))
+
+
+class Apart(nn.Module):
+    """Two networks that lie beside each other, as twice the members."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        return torch.cat(y.chunk(2, -1))
 
 
 def _network(encoder: GaussianEncoder) -> nn.Sequential:
