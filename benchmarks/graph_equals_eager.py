@@ -2,13 +2,14 @@
 same random numbers, a CPU's; members train as alone, runs resume, memory is what was planned, a
 whole test set is measured in seconds.
 
-python benchmarks/graph_equals_eager.py > benchmarks/results/graph-equals-eager-h200.json
+python benchmarks/graph_equals_eager.py [NAME ...] > benchmarks/results/graph-equals-eager-h200.json
 """
 
 import functools
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -238,6 +239,8 @@ def main():
     device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(json.dumps(device, indent=2)[:-2], end="", flush=True)
     for name, find_out in comparisons().items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         print(f',\n  "{name}": {json.dumps(find_out())}', end="", flush=True)
     print("\n}")
 

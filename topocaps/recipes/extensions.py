@@ -46,11 +46,15 @@ CAUSAL = (
     _recipe("centred", "11 of 15 frames around", {"window": 11}),
 )
 
-_XY: dict[str, Any] = {"data": Sprites(resolution=32, moving=("x", "y"))}
+_XY: dict[str, Any] = {
+    "data": Sprites(resolution=32, moving=("x", "y")),
+    "training": replace(TVAE.training, epochs=18),
+}
 
-#: C.3: capsules of two axes, for two factors.
+#: C.3: a capsule of two axes, for two factors. (Of several capsules each may take x along another
+#: axis.)
 AXES = (
-    _recipe("axes", "2 capsules of 15 x 15 (Eq. 21)", {"capsules": 2, "shape": (15, 15)}, **_XY),
+    _recipe("axes", "a capsule of 15 x 15 (Eq. 21)", {"capsules": 1, "shape": (15, 15)}, **_XY),
     _recipe("axes-one", "10 capsules of 15, the same data", {}, **_XY),
 )
 

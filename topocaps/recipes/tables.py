@@ -192,7 +192,7 @@ TABLES = {
         extensions.AXES,
         (*_WALKED, *_AXES),
         note="*along its own axis*: of the sequences in which x, or y, moves, the share whose "
-        "latents move along its axis and not along the other's; which is whose, each model has "
+        "latents move along its axis and not along the other's; which is whose, each capsule has "
         "learned by itself. Before training, nothing moves along either.",
     ),
     "learned": Table(
@@ -279,8 +279,9 @@ TABLES = {
             *(Number(label, ("accuracy", key, "0"), 3) for label, key in _LATENTS[:2]),
         ),
         picture="parts",
-        note="Both have been trained for as long: 60 epochs with Normal poses, or 30 with points "
-        "and then 30 with Normal ones. Each ELBO is a bound.",
+        note=f"Both have been trained for as long: {part_whole.NORMAL.training.epochs} epochs with "
+        f"Normal poses, or {part_whole.DIGITS.training.epochs} with points and then "
+        f"{part_whole.TUNED.training.epochs} with Normal ones. Each ELBO is a bound.",
     ),
     "capsules-turns": Table(
         "Beyond the paper: scenes that may be turned",
