@@ -48,6 +48,9 @@ EXTENSIONS = {
     "causal and open": (Topography(2, (6,), (3,), 4, causal=True, cyclic=False), 6),
     "causal, open, third": (Topography(1, (5,), (1,), 3, 1 / 3, causal=True, cyclic=False), 7),
     "causal torus": (Topography(1, (4, 3), (1, 2), window=3, causal=True), 5),
+    "axes apart": (Topography(2, (4, 3), (2, 3), window=3, apart=True), 5),
+    "axes apart, causal": (Topography(1, (4, 3), (1, 2), window=3, causal=True, apart=True), 5),
+    "axes apart, slow": (Topography(1, (3, 3), window=3, velocity=0.5, apart=True), 6),
 }
 
 

@@ -43,8 +43,9 @@ def test_what_is_traced_is_the_model(topography, frames):
         # too large for a dense W
         (tvae(tc.Topography(1, (90,), (3,), 4, velocity=0.5, cyclic=False, causal=True)), 6),
         (convolutional((1, 12, 13), tc.Topography(1, (4, 3), (2, 3), 3), channels=(4, 4)), 4),
+        (tvae(tc.Topography(2, (4, 3), window=3, apart=True)), 5),
     ],
-    ids=["open and causal", "convolutional torus"],
+    ids=["open and causal", "convolutional torus", "axes apart"],
 )
 def test_a_program_without_pytorch_computes_the_same(model, frames, tmp_path):
     """Whatever the number of sequences; the files are all it needs."""

@@ -69,12 +69,35 @@ class Draws:
         return self.log_px_given_t + self.log_ratio_z + self.log_ratio_u
 
 
+def summed_out(log_px: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """log p(x) of every frame where a sequence went one of several ways, each as likely beforehand:
+    (ways, …, time) to (…, time); and how likely each way is then, (ways, …).
+
+    Over time it sums to the log of the mean over ways of the sequence's likelihood. A frame has of
+    it what the ways give it, and its part of what is left, which frames that are there share.
+
+    >>> frames, shares = summed_out(torch.tensor([[[-1.0, -3.0]], [[-3.0, -1.0]]]))
+    >>> frames.sum(-1), shares[:, 0]  # both ways are as likely: -4 either way
+    (tensor([-4.]), tensor([0.5000, 0.5000]))
+    """
+    if len(log_px) == 1:
+        return log_px[0], torch.ones_like(log_px[..., 0])
+    whole = log_px.sum(-1)
+    shares = whole.softmax(0).detach()
+    left = whole.logsumexp(0) - math.log(len(log_px)) - (shares * whole).sum(0)
+    part = torch.ones_like(log_px[0]) if mask is None else mask.to(log_px.dtype)
+    part = part / part.sum(-1, keepdim=True).clamp_min(1)
+    return (shares[..., None] * log_px).sum(0) + left[..., None] * part, shares
+
+
 class LatentModel(Protocol):
     """What the estimators ask of a model."""
 
     def check(self, x: Tensor) -> None: ...
     def posterior(self, x: Tensor) -> Posterior: ...
-    def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws: ...
+    def draw(
+        self, x: Tensor, posterior: Posterior, samples: int, mask: Tensor | None = None
+    ) -> Draws: ...
 
 
 def kl_to_standard_normal(q: Normal, axes: int) -> Tensor:
@@ -140,8 +163,9 @@ def log_weights(
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
     at_once = max(1, values_in_memory // x.numel())
+    given = {} if mask is None else {"mask": mask}
     drawn = (
-        model.draw(x, posterior, min(at_once, samples - done)).log_weights
+        model.draw(x, posterior, min(at_once, samples - done), **given).log_weights
         for done in range(0, samples, at_once)
     )
     weights = torch.cat(list(drawn))

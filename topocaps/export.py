@@ -82,7 +82,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q = self.model.posterior(x)
         u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
-        return self.model.latents(q.z.mean, u)
+        return self.model.settle(x, self.model.ways(q.z.mean, u))
 
 
 class Decoder(nn.Module):

@@ -23,7 +23,7 @@ SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hu
 #: what is not learned, and is as where it starts
 _AS_AT_THE_START = (
     "capsules", "shape", "u_shape", "axes", "reach", "window", "cyclic", "causal", "corners",
-    "latents", "beyond", "check", "frames_of", "roll", "is_small", "degrees_of_freedom",
+    "apart", "latents", "beyond", "check", "frames_of", "roll", "is_small", "degrees_of_freedom",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
@@ -19,6 +20,7 @@ from topocaps.evidence import (
     Posterior,
     kl_to_standard_normal,
     log_ratio_to_standard_normal,
+    summed_out,
 )
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.learned import Learned, LearnedTopography, learn
@@ -34,7 +36,7 @@ from topocaps.networks import (
 )
 from topocaps.streaming import Stream
 from topocaps.student_t import TopographicStudentT, studentize
-from topocaps.topography import Topography
+from topocaps.topography import Topography, chosen
 
 
 class SequenceModel(GenerativeModel):
@@ -66,6 +68,10 @@ class SequenceModel(GenerativeModel):
     def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
         """t from z and u."""
 
+    def ways(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
+        """t for every way that a sequence may go: one, or one for each axis that is kept apart."""
+        return [self.latents(z, u)]
+
     @abstractmethod
     def prior(self, frames: int) -> Distribution:
         """p(t) over a sequence."""
@@ -89,21 +95,28 @@ class SequenceModel(GenerativeModel):
         """
         q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
-        t = self.latents(z, q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None)
-        log_px_given_t = self.x_given_t(t).log_prob(x)
-        if mask is not None:
-            log_px_given_t = torch.where(mask, log_px_given_t, 0.0)
+        ways = self.ways(z, q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None)
+        log_px_given_t, shares = summed_out(self._log_px(x, ways, mask), mask)
         kl_u = kl_to_standard_normal(q.u, self._axes) if q.u else torch.zeros_like(log_px_given_t)
-        penalty = self.sparsity * spread_of_capsules(t, self._axes) if self.sparsity else None
-        if penalty is not None and mask is not None:
-            penalty = torch.where(mask, penalty, 0.0)
+        penalty = None
+        if self.sparsity:
+            spread = torch.stack([spread_of_capsules(t, self._axes) for t in ways])
+            penalty = self.sparsity * (shares[..., None] * spread).sum(0)
+            penalty = penalty if mask is None else torch.where(mask, penalty, 0.0)
         return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u, penalty)
 
-    def draw(self, x: Tensor, posterior: Posterior, samples: int) -> Draws:
+    def _log_px(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """log p(x|t) of every frame that is there: (ways, …, time)."""
+        log_px = torch.stack([self.x_given_t(t).log_prob(x) for t in ways])
+        return log_px if mask is None else torch.where(mask, log_px, 0.0)
+
+    def draw(
+        self, x: Tensor, posterior: Posterior, samples: int, mask: Tensor | None = None
+    ) -> Draws:
         """Samples of the posterior and their importance weights."""
         z = posterior.z.rsample(torch.Size((samples,)))  # samples batch time capsules *shape
         u = posterior.u.rsample(torch.Size((samples,))) if posterior.u else None
-        log_px_given_t = self.x_given_t(self.latents(z, u)).log_prob(x)
+        log_px_given_t, _ = summed_out(self._log_px(x, self.ways(z, u), mask), mask)
         ratio_z = log_ratio_to_standard_normal(posterior.z, z, self._axes)
         ratio_u = (
             log_ratio_to_standard_normal(posterior.u, u, self._axes)
@@ -115,14 +128,32 @@ class SequenceModel(GenerativeModel):
     def encode(self, x: Tensor, sample: bool = False, mask: Tensor | None = None) -> Tensor:
         """t of every frame: drawn, or from z = mean and u² = mean² + variance.
 
-        (With the bare mean of u, an untrained t would come out many times too large.)
+        (With the bare mean of u, an untrained t would come out many times too large.) Where axes
+        are kept apart, it is that of the axis which a sequence went along, as far as it is told by
+        its frames; in causal models, by those up to each.
         """
+        return self.settle(there(x, mask), self.encode_ways(x, sample, mask), mask)
+
+    def encode_ways(
+        self, x: Tensor, sample: bool = False, mask: Tensor | None = None
+    ) -> list[Tensor]:
+        """The same for every way that a sequence may go."""
         x = there(x, mask)
         self.check(x)
         q = self._posterior(x, mask)
         if sample:
-            return self.latents(q.z.rsample(), q.u.rsample() if q.u else None)
-        return self.latents(q.z.mean, (q.u.mean.square() + q.u.variance).sqrt() if q.u else None)
+            return self.ways(q.z.rsample(), q.u.rsample() if q.u else None)
+        return self.ways(q.z.mean, (q.u.mean.square() + q.u.variance).sqrt() if q.u else None)
+
+    def settle(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """The t of the way that is the likelier."""
+        return ways[0] if len(ways) == 1 else chosen(ways, self.taken(x, ways, mask))
+
+    def taken(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """Which one that is: (batch, 1), or (batch, time) where only the past is known."""
+        log_px = self._log_px(x, ways, mask)
+        so_far = log_px.cumsum(-1) if self.topography.causal else log_px.sum(-1, keepdim=True)
+        return so_far.argmax(0)
 
     def decode(self, t: Tensor) -> Tensor:
         """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
@@ -152,15 +183,20 @@ class SequenceModel(GenerativeModel):
         A missing frame is decoded from the t of the nearest frame that is there, rolled ``rate``
         sites along ``axis`` for each frame between them: the topography's velocity unless given.
         Capsules that move along several axes have to be told which, all the same or each its own:
-        (capsules,), or (batch, capsules). Where sequences are ``closed``
+        (capsules,), or (batch, capsules); unless they are kept apart, where the frames that are
+        there tell. Where sequences are ``closed``
         (as the topography's time is, unless it is said), the nearest may be round their ends.
         """
         there(x, mask)
         if not mask.any(1).all():
             raise BadInput("a sequence of which no frame is there cannot be filled")
         own = self.rate if rate is None else rate
-        axis = self.axis_to_roll(axis)
-        t = self.encode(x, mask=mask)
+        ways = self.encode_ways(x, mask=mask)
+        if self.topography.apart and axis is None:
+            axis = self.taken(there(x, mask), ways, mask)[:, -1:]
+        axes = torch.as_tensor(self.axis_to_roll(axis), device=x.device)
+        axes = axes.expand(len(x), self.topography.capsules)
+        t = chosen(ways, axes[:, None])
         closed = self.topography.cyclic and not self.topography.causal if closed is None else closed
         distance = _distances(x.shape[1], closed).to(x.device)  # from column to row, in frames
         far = distance.abs().where(mask[:, None, :], x.shape[1] + 1)  # batch missing there
@@ -170,9 +206,7 @@ class SequenceModel(GenerativeModel):
         filled = there(x, mask)
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
-            along = axis
-            if isinstance(axis, Tensor):
-                along = axis.to(x.device).expand(len(x), -1)[here.nonzero()[:, 0]]
+            along = axes[here.nonzero()[:, 0]]
             filled[here] = self.decode(self.roll(found[here], own * steps, along)).to(x.dtype)
         return filled
 
@@ -325,6 +359,13 @@ class TopographicVAE(SequenceModel):
     def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
         assert u is not None
         return studentize(z, u, self.topography, lead(self.mu, z))
+
+    def ways(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
+        if not self.topography.apart:
+            return [self.latents(z, u)]
+        assert u is not None
+        mu = lead(self.mu, z)
+        return [studentize(z, u, self.topography, mu, axis) for axis in self.topography.axes]
 
     def prior(self, frames: int) -> TopographicStudentT:
         return TopographicStudentT(self.topography, frames, self.mu)

@@ -28,7 +28,7 @@ class TopographyStack:
     def __init__(self, topographies: Sequence[Topography], frames: int) -> None:
         first = topographies[0]
         self.capsules, self.shape, self.u_shape = first.capsules, first.shape, first.u_shape
-        self.axes, self.frames = first.axes, frames
+        self.axes, self.apart, self.frames = first.axes, first.apart, frames
         if len({lattice(t) for t in topographies}) > 1:
             raise BadInput("models of one stack must have the same capsules and sites")
         self.topographies, self._w = list(topographies), {}
@@ -56,7 +56,8 @@ class TopographyStack:
 
 def lattice(topography: Topography) -> tuple[object, ...]:
     """What topographies of one stack must have in common."""
-    return topography.capsules, topography.shape, topography.u_shape, topography.axes
+    moves = topography.axes, topography.apart
+    return topography.capsules, topography.shape, topography.u_shape, *moves
 
 
 def exact_product(energy: Tensor, w: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput, whole_number
+from topocaps.topography import chosen
 
 if TYPE_CHECKING:
     from topocaps.models import SequenceModel
@@ -30,6 +31,8 @@ class Stream:
         self.model = model
         self.t: Tensor | None = None
         self._squares: list[Tensor] = []
+        self._log_px: Tensor | None = None  # of all frames so far, for every way they may go
+        self._axis: Tensor | None = None  # (batch, capsules) that they went along
 
     @torch.no_grad()
     def __call__(self, frame: Tensor) -> Tensor:
@@ -47,7 +50,13 @@ class Stream:
             self._squares = [*past, squares][-window:]
             u = torch.cat(self._squares, 1).sqrt()
         z = q.z.mean.expand(-1, window if u is not None else 1, *q.z.mean.shape[2:])
-        self.t = model.latents(z, u)[:, -1]
+        ways = [t[:, -1:] for t in model.ways(z, u)]
+        if model.topography.apart:
+            now = torch.stack([model.x_given_t(t).log_prob(x) for t in ways])[..., 0]
+            self._log_px = now if self._log_px is None else self._log_px + now
+            self._axis = self._log_px.argmax(0)[:, None].expand(-1, model.topography.capsules)
+            ways = [chosen(ways, self._axis[:, :1])]
+        self.t = ways[0][:, 0]
         return self.t
 
     @torch.no_grad()
@@ -58,12 +67,13 @@ class Stream:
 
         ``rate`` is the model's own unless given: the topography's velocity, none for a VAE.
         Capsules that move along several axes have to be told which ``axis`` to roll along, all
-        the same or each its own: (capsules,), or (batch, capsules).
+        the same or each its own: (capsules,), or (batch, capsules); unless they are kept apart,
+        where what was seen tells.
         """
         if self.t is None:
             raise BadInput("nothing has been seen yet: give the stream a frame first")
         frames = whole_number("frames", frames)
         own = self.model.rate if rate is None else rate
-        axis = self.model.axis_to_roll(axis)
+        axis = self.model.axis_to_roll(self._axis if axis is None else axis)
         ahead = [self.model.roll(self.t, own * (n + 1), axis) for n in range(frames)]
         return self.model.decode(torch.stack(ahead, 1))

@@ -9,23 +9,33 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, StudentT, constraints
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography
+from topocaps.topography import Topography, chosen
 
 #: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
 SMALLEST_ENERGY = 1e-12
 
 
-def studentize(z: Tensor, u: Tensor, topography: Topography, mu: float | Tensor = 0.0) -> Tensor:
+def studentize(
+    z: Tensor,
+    u: Tensor,
+    topography: Topography,
+    mu: float | Tensor = 0.0,
+    axis: int | None = None,
+) -> Tensor:
     r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape).
 
-    Where latents move along several axes, roots of one energy an axis are added (Eq. 21).
+    Where latents move along several axes, roots of one energy an axis are added (Eq. 21), unless it
+    is said along which ``axis``; of axes that are kept apart it has to be.
 
     >>> z, u = torch.ones(1, 3, 1, 4), torch.full((1, 3, 1, 4), 2.0)
     >>> studentize(z, u, Topography(1, (4,), window=3))[0, 0, 0, 0]  # 1 over the root of 3 * 4
     tensor(0.2887)
     """
     smallest = max(SMALLEST_ENERGY, torch.finfo(u.dtype).tiny)
-    energies = [topography.pool(u.square(), a).clamp_min(smallest) for a in topography.axes]
+    if axis is None and topography.apart:
+        raise BadInput("axes that are kept apart make a t each: say along which axis")
+    axes = topography.axes if axis is None else (axis,)
+    energies = [topography.pool(u.square(), a).clamp_min(smallest) for a in axes]
     if len(energies) == 1:
         return (z - mu) * energies[0].rsqrt()
     return (z - mu) / torch.stack([energy.sqrt() for energy in energies]).sum(0)
@@ -38,7 +48,8 @@ class TopographicStudentT(Distribution):
     :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom`` where
     its row of W is of zeros and ones and it has one energy; so are all in closed time at whole
     velocities. Where squares count in part, or more than once (a frame that stands for those
-    before it), or roots of energies are added (Eq. 21), it is near one. Neighbours are
+    before it), or roots of energies are added (Eq. 21), it is near one. Of axes that are kept
+    apart, each draw moves along one. Neighbours are
     uncorrelated, their energies are not. The joint density has no closed form.
 
     >>> prior = TopographicStudentT(Topography(2, (5,), window=3), frames=6)
@@ -71,7 +82,10 @@ class TopographicStudentT(Distribution):
             )
             for shape in (self.topography.shape, self.topography.u_shape)
         )
-        return studentize(z, u, self.topography, self.mu)
+        if not self.topography.apart:
+            return studentize(z, u, self.topography, self.mu)
+        ways = [studentize(z, u, self.topography, self.mu, axis) for axis in self.topography.axes]
+        return chosen(ways, torch.randint(len(ways), sample_shape, device=self.mu.device))
 
     @property
     def mean(self) -> Tensor:
@@ -102,7 +116,7 @@ class TopographicStudentT(Distribution):
     def _squares(self) -> tuple[int, int]:
         """In an energy, and how many energies there are."""
         t = self.topography
-        if len(t.axes) == 1:
+        if len(t.axes) == 1 or t.apart:
             return t.degrees_of_freedom, 1
         return round(t.window * sum(t.reach) / len(t.axes)), len(t.axes)
 

@@ -39,8 +39,10 @@ class Topography:
     its own (``u_shape``), and what is before the first frame, or after the last, is that frame.
     ``causal``: the window lies in the past (Eq. 22), and time begins, even where sites are cyclic.
 
-    Capsules of several axes whose latents move (window over 1, velocity not 0) move along each axis
-    in turn: t is made of one energy an axis (Eq. 21), which ``axis`` asks for.
+    Capsules of several axes whose latents move (window over 1, velocity not 0) have one energy an
+    axis, which ``axis`` asks for. t is made of all of them (Eq. 21), and each of its features may
+    take a motion along another axis; or, with ``apart``, of one: a sequence then moves along one
+    axis as a whole, and models sum out which one (not the papers').
 
     Read literally, Eq. 9 with Eq. 18 ties the other diagonal and contradicts the paper's
     cov(T²[l, i], T²[l-1, i-1]) > 0; this is the direction of that statement and of Eq. 13. The
@@ -64,6 +66,7 @@ class Topography:
     corners: bool = True
     cyclic: bool = True
     causal: bool = False
+    apart: bool = False
 
     def __post_init__(self) -> None:
         shape = _tuple_of_ints("shape", self.shape)
@@ -73,7 +76,7 @@ class Topography:
         object.__setattr__(self, "reach", reach)
         for name in ("capsules", "window"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        for name in ("corners", "cyclic", "causal"):
+        for name in ("corners", "cyclic", "causal", "apart"):
             if not isinstance(getattr(self, name), bool):
                 raise BadInput(f"{name} must be True or False, not {getattr(self, name)!r}")
         if len(reach) != len(shape):
@@ -91,6 +94,11 @@ class Topography:
             )
         if not self.cyclic and len(shape) > 1:
             raise BadInput("only capsules of one axis can have open ends (cyclic=False)")
+        if self.apart and self.axes == (None,):
+            raise BadInput(
+                "only axes that capsules move along can be kept apart: several of them, a window "
+                "over 1 and a velocity"
+            )
         banded = len(shape) == 1 and self.velocity == 1 and self.cyclic and not self.causal
         if not self.corners and (not banded or reach[0] > self.window):
             raise BadInput(
@@ -116,7 +124,7 @@ class Topography:
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """What ``axis`` of ``pool`` may be: all axes at once (None), or each by itself (Eq. 21)."""
+        """What ``axis`` of ``pool`` may be: all axes at once (None), or each by itself."""
         moves = self.window > 1 and self.velocity != 0
         return tuple(range(len(self.shape))) if moves and len(self.shape) > 1 else (None,)
 

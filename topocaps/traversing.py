@@ -13,6 +13,7 @@ from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.metrics.traversal import lags_from, start_of, traversal
 from topocaps.models import SequenceModel
+from topocaps.topography import chosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,9 +79,9 @@ def traverse(
     rate = topography.velocity if rate is None else rate
     closed = topography.cyclic if closed is None else closed
     walked = traversal(model, x, None, rate, window, seed, closed)
-    with seeded(seed):
-        t = model.encode(x, sample=sample)
     axes = walked.axis if axis is None else torch.as_tensor(axis).expand_as(walked.axis)
+    with seeded(seed):
+        t = chosen(model.encode_ways(x, sample), axes[:, None])
     start = start_of(topography, window or topography.window, frames, closed)
     lags = lags_from(start, frames, closed)
     rolled = torch.stack([model.roll(t[:, start], own * lag, axes) for lag in lags], 1)

@@ -192,7 +192,7 @@ def _of_some(
         return found
     scripts = sequences.fixed()
     some = sequences.show(scripts[:: max(1, len(scripts) // SOME)])
-    if model.topography.axes == (None,):
+    if model.topography.axes == (None,) or model.topography.apart:
         found["missing"] = filled_costs(model, some.x, seed=seed, closed=closed)
     if some.factors is not None:
         share = specialisation(model.encode(some.x), some.factors)

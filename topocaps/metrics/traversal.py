@@ -24,7 +24,7 @@ from topocaps.errors import BadInput
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.models import SequenceModel
 from topocaps.networks import Likelihood
-from topocaps.topography import Topography
+from topocaps.topography import Topography, chosen
 
 EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 
@@ -154,7 +154,7 @@ def traversal(
         )
     topography = model.topography
     with nullcontext() if seed is None else seeded(seed):
-        t = model.encode(x, sample=True)
+        ways = model.encode_ways(x, sample=True)
     closed = topography.cyclic if closed is None else closed
     start = start_of(topography, window, frames, closed)
     x = x.roll(-start, 1)
@@ -168,14 +168,16 @@ def traversal(
         shown = (x[:, lag, None] == x[:, window_frames]).flatten(2).all(2).any(1)
         unseen[:, lag] &= ~shown
 
-    def cost_of_rolling(axis: int | Tensor) -> Tensor:
-        rolled = roll_to_all(model, t, start, rate, axis, closed)
+    def cost_of_rolling(axis: Tensor) -> Tensor:
+        t = chosen(ways, axis[:, None])
+        rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
         return squared_error(model.decode(rolled), x)
 
+    several = topography.axes != (None,)
     axis = torch.zeros(len(x), topography.capsules, dtype=torch.int64, device=x.device)
-    cost = cost_of_rolling(0)
+    cost = cost_of_rolling(axis)
     for capsules, other in _other_axes(topography):
         tried = axis.clone()
         tried[:, capsules] = other
@@ -188,7 +190,8 @@ def traversal(
 
 
 def _other_axes(topography: Topography) -> Iterator[tuple[slice | int, int]]:
-    """Which capsules to try along which axis, where there are several: all of them, then each.
+    """Which capsules to try along which axis, where there are several: all of them, then each,
+    unless axes are kept apart.
 
     Every sequence keeps what shows best what was seen of it.
     """
@@ -197,7 +200,7 @@ def _other_axes(topography: Topography) -> Iterator[tuple[slice | int, int]]:
     axes = range(len(topography.shape))
     for axis in axes[1:]:
         yield slice(None), axis
-    if topography.capsules > 1:
+    if topography.capsules > 1 and not topography.apart:
         yield from itertools.product(range(topography.capsules), axes)
 
 
