@@ -10,6 +10,7 @@ from scipy import stats
 import topocaps as tc
 from topocaps.evidence import summed_out
 from topocaps.metrics import axis_moved
+from topocaps.metrics.equivariance import equivariance_errors
 from topocaps.training.engine import Engine
 
 FRAME = (1, 4, 4)
@@ -164,6 +165,78 @@ def test_axes_that_nothing_moves_along_cannot_be_kept_apart(settings):
         tc.Topography(1, **settings, apart=True)
     with pytest.raises(tc.BadInput, match="apart must be True or False"):
         tc.Topography(1, (5, 5), window=3, apart="yes")
+
+
+@pytest.mark.parametrize("reach", [(1, 1), (2, 3), (1, 5)])
+def test_the_prior_has_the_moments_of_its_draws(reach):
+    prior = tc.TopographicStudentT(tc.Topography(1, (6, 6), reach, 5, apart=True), 6, mu=-30.0)
+    drawn = prior.rsample((4000,))
+    assert prior.mean.flatten()[0].item() == pytest.approx(drawn.mean().item(), rel=0.02)
+    assert prior.variance.flatten()[0].item() == pytest.approx(drawn.var().item(), rel=0.2)
+
+
+def test_the_error_is_of_latents_and_rolls_along_the_same_axis():
+    """Untrained, axes are guesses: the error must not be that of guessing twice."""
+    model, x = tvae(tc.Topography(2, (5, 5), window=3, apart=True)), torch.rand(40, 5, *FRAME)
+    walked = tc.metrics.traversal(model, x)
+    mixed = model.way(model.encode_ways(x, sample=True), 1 - walked.axis)
+    wrong = equivariance_errors(mixed, axis=walked.axis).mean().item()
+    assert tc.evaluate(model, x)["equivariance_error"] < 0.97 * wrong
+
+
+@pytest.mark.parametrize("learned", ["weights", "from-identity"])
+def test_w_can_be_learned_where_axes_are_apart(learned):
+    model = tvae(learned=learned, centred=True)
+    model(torch.rand(2, 6, *FRAME)).elbo.mean().backward()
+    assert all(p.grad is not None for p in model.topography.parameters())
+
+
+def test_a_stream_foretells_along_the_axis_that_is_named():
+    model = tvae(tc.Topography(2, (4, 3), window=3, causal=True, apart=True))
+    x, stream = torch.rand(5, 6, *FRAME), model.stream()
+    for frame in x.unbind(1):
+        stream(frame)
+    ways = [t[:, -1] for t in model.encode_ways(x)]
+    for axis, t in enumerate(ways):
+        for named in (axis, axis - 2, [axis, axis]):
+            expected = model.decode(model.roll(t, 1, axis))
+            torch.testing.assert_close(stream.predict(1, axis=named)[:, 0], expected)
+    taken = model.taken(x, model.encode_ways(x))[:, -1]
+    for n, axis in enumerate(taken.tolist()):
+        torch.testing.assert_close(stream.predict()[n], stream.predict(axis=axis)[n])
+
+
+def test_axes_count_from_either_end_and_are_the_same_for_all_capsules():
+    model, x = tvae(), torch.rand(3, 6, *FRAME)
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[:, 2] = False
+    for one, same in (
+        (1, -1),
+        (0, -2),
+        ([1, 1], 1),
+        (torch.tensor([[0], [1], [0]]), [[0], [1], [0]]),
+    ):
+        torch.testing.assert_close(model.fill(x, mask, axis=one), model.fill(x, mask, axis=same))
+        some, others = (tc.traverse(model, x, axis=axis) for axis in (one, same))
+        torch.testing.assert_close(some.rolled, others.rolled)
+        assert torch.equal(some.axis, others.axis) and (some.axis >= 0).all()
+    with pytest.raises(tc.BadInput, match="all capsules of a sequence take the same"):
+        model.fill(x, mask, axis=[0, 1])
+
+
+def test_runs_of_before_go_on(tmp_path):
+    """What is recorded of models whose axes are not apart is what it was."""
+    plain = tc.TopographicVAE.mlp(FRAME, tc.Topography(2, (4,), window=3), hidden=(3,))
+    assert "apart" not in plain.config["topography"]
+    assert tvae().config["topography"]["apart"] is True
+
+
+def test_what_cannot_be_has_no_share():
+    log_px = torch.tensor([[[-1.0, -2.0]], [[-math.inf, -1.0]]]).requires_grad_()
+    frames, shares = summed_out(log_px)
+    assert frames.sum().item() == pytest.approx(-3 - math.log(2)) and shares[1].item() == 0
+    frames.sum().backward()
+    assert log_px.grad.isfinite().all()
 
 
 def test_which_axis_has_to_be_said_where_no_frames_tell():

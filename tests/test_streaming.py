@@ -225,8 +225,28 @@ def test_of_two_axes_each_capsule_of_a_sequence_rolls_along_its_own(capsules):
     rolled = torch.stack([model.roll(x[:, 0], n, walked.axis) for n in range(5)], 1)
     torch.testing.assert_close(rolled, x)
     assert torch.equal(model.roll(x[:, 0], 1, walked.axis - 2), rolled[:, 1])  # from the end
-    with pytest.raises(tc.BadInput, match="axis 2 is not one of the 2 axes"):
-        model.roll(x[:, 0], 1, torch.full((capsules,), 2))
+    for wrong in (torch.full((capsules,), 2), [2] * capsules, "x", 0.5, torch.zeros(capsules)):
+        with pytest.raises(tc.BadInput, match="is not one of the 2 axes"):
+            model.roll(x[:, 0], 1, wrong)
+    for wrong in (torch.zeros(capsules + 1, dtype=torch.long), torch.zeros(1, 1, 1, 1).long()):
+        with pytest.raises(tc.BadInput, match="axes are"):
+            model.roll(x[:, 0], 1, wrong)
+        with pytest.raises(tc.BadInput, match="axes are"):
+            model.fill(x, mask, axis=wrong)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_axes_of_capsules_are_rolled_along_in_batches_of_any_size(batch):
+    topography = tc.Topography(2, (4, 3), window=3, causal=True)
+    t = torch.randn(batch, 2, 4, 3)
+    expected = torch.stack([t[:, 0].roll(1, 1), t[:, 1].roll(1, 2)], 1)
+    for axis in ([0, 1], (0, -1), torch.tensor([0, 1]), torch.tensor([[0, 1]]).expand(batch, 2)):
+        torch.testing.assert_close(topography.roll(t, 1, axis), expected)
+    model = tvae(topography)
+    stream = model.stream()
+    seen = stream(torch.rand(batch, *FRAME))
+    coming = model.decode(topography.roll(seen, 1, [0, 1]))
+    torch.testing.assert_close(stream.predict(1, axis=[0, 1])[:, 0], coming)
 
 
 def test_the_prior_of_two_axes_is_eq_21():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
@@ -94,7 +93,7 @@ def convolutional(
         "kind": kind.__name__,
         "networks": "convolutional",
         "frame_shape": list(shape),
-        "topography": asdict(topography),
+        "topography": topography.settings(),
         "channels": list(channels),
         "likelihood": Likelihood(likelihood).value,
     }

@@ -84,10 +84,11 @@ def summed_out(log_px: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tens
         return log_px[0], torch.ones_like(log_px[..., 0])
     whole = log_px.sum(-1)
     shares = whole.softmax(0).detach()
-    left = whole.logsumexp(0) - math.log(len(log_px)) - (shares * whole).sum(0)
+    given = torch.where(shares[..., None] > 0, shares[..., None] * log_px, 0.0).sum(0)
+    left = whole.logsumexp(0) - math.log(len(log_px)) - given.sum(-1)
     part = torch.ones_like(log_px[0]) if mask is None else mask.to(log_px.dtype)
     part = part / part.sum(-1, keepdim=True).clamp_min(1)
-    return (shares[..., None] * log_px).sum(0) + left[..., None] * part, shares
+    return given + left[..., None] * part, shares
 
 
 class LatentModel(Protocol):

@@ -119,12 +119,13 @@ def filled(
 ) -> Figure:
     """Sequences with a ``share`` of their frames missing: what is there, what is filled in.
 
-    Capsules of several axes roll along those that a traversal of the sequence takes.
+    Capsules of several axes roll along those that a traversal of the whole sequence takes, unless
+    they are kept apart: the frames that are there tell then.
     """
     x = batch.x
     mask = some_missing(x, share, seed)
     there = torch.where(mask[..., None, None, None], x, 0.5)
-    axes = traverse(model, x, closed=closed).axis
+    axes = None if model.topography.apart else traverse(model, x, closed=closed).axis
     shown = model.fill(x, mask, axis=axes, closed=closed)
     blocks = torch.stack([x, there, shown], 1).clamp(0, 1)
     figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
@@ -163,14 +164,16 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def topography(topography: Topography, frames: int) -> Figure:
-    """Who shares with whom (Fig. 2), over time and the first axis of one capsule."""
+    """Who shares with whom (Fig. 2), over time and the first axis of one capsule; where axes are
+    kept apart, in a sequence that moves along it."""
     frames = max(topography.window, frames)
     one = replace(topography, capsules=1)
     energy = torch.ones(frames, 1, *one.u_shape, requires_grad=True)
     here = (frames // 2, 0, *(n // 2 for n in one.shape))
 
     def pool(squares: Tensor) -> Tensor:
-        return torch.stack([one.pool(squares[None], axis)[0] for axis in one.axes]).sum(0)
+        along = one.axes[:1] if one.apart else one.axes
+        return torch.stack([one.pool(squares[None], axis)[0] for axis in along]).sum(0)
 
     summed = torch.autograd.grad(pool(energy)[here], energy)[0].detach()  # row of W
     tied = pool(summed)  # row of W Wᵀ: squares in common

@@ -24,6 +24,7 @@ SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hu
 _AS_AT_THE_START = (
     "capsules", "shape", "u_shape", "axes", "reach", "window", "cyclic", "causal", "corners",
     "apart", "latents", "beyond", "check", "frames_of", "roll", "is_small", "degrees_of_freedom",
+    "squares", "axis_of_each", "settings",
 )  # fmt: skip
 
 
@@ -147,7 +148,9 @@ class LearnedTopography(nn.Module):
         with seeded(0):
             start = self.start
             z, u = torch.randn(2, draws, start.window, start.capsules, *start.u_shape)
-        t = studentize(z[..., : start.shape[-1]], u, cast(Topography, self), mu)
+        own, z = cast(Topography, self), z[..., : start.shape[-1]]
+        axes = start.axes if start.apart else (None,)
+        t = torch.stack([studentize(z, u, own, mu, axis) for axis in axes])
         return t.median().item()
 
     def _one_of(self, axis: int | None) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
 import torch
@@ -147,7 +146,9 @@ class SequenceModel(GenerativeModel):
 
     def settle(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """The t of the way that is the likelier."""
-        return ways[0] if len(ways) == 1 else chosen(ways, self.taken(x, ways, mask))
+        if len(ways) == 1:
+            return ways[0]
+        return chosen(ways, self.taken(x, ways, mask)[..., None], self._axes - 1)
 
     def taken(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """Which one that is: (batch, 1), or (batch, time) where only the past is known."""
@@ -159,10 +160,11 @@ class SequenceModel(GenerativeModel):
         """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
         return self.x_given_t(t).mean
 
-    def roll(self, t: Tensor, steps: float | Tensor, axis: int | Tensor = 0) -> Tensor:
-        """Every capsule moved on, each by its own ``steps`` where these are (capsules,), and along
-        its own ``axis`` where these are (…, capsules); over an open end comes what the prior
-        expects."""
+    def roll(
+        self, t: Tensor, steps: float | Tensor, axis: int | Sequence[int] | Tensor = 0
+    ) -> Tensor:
+        """Every capsule moved on, as ``Topography.roll`` does; over an open end comes what the
+        prior expects."""
         fill = 0.0
         if not self.topography.cyclic:
             expected = self.prior(self.topography.window).mean.mean().nan_to_num()
@@ -175,7 +177,7 @@ class SequenceModel(GenerativeModel):
         x: Tensor,
         mask: Tensor,
         rate: float | None = None,
-        axis: int | Tensor | None = None,
+        axis: int | Sequence[int] | Tensor | None = None,
         closed: bool | None = None,
     ) -> Tensor:
         """The sequence with its missing frames, where ``mask`` is False, filled in.
@@ -194,9 +196,8 @@ class SequenceModel(GenerativeModel):
         ways = self.encode_ways(x, mask=mask)
         if self.topography.apart and axis is None:
             axis = self.taken(there(x, mask), ways, mask)[:, -1:]
-        axes = torch.as_tensor(self.axis_to_roll(axis), device=x.device)
-        axes = axes.expand(len(x), self.topography.capsules)
-        t = chosen(ways, axes[:, None])
+        axes = self.axes_to_roll(axis, len(x)).to(x.device)
+        t = self.way(ways, axes)
         closed = self.topography.cyclic and not self.topography.causal if closed is None else closed
         distance = _distances(x.shape[1], closed).to(x.device)  # from column to row, in frames
         far = distance.abs().where(mask[:, None, :], x.shape[1] + 1)  # batch missing there
@@ -215,12 +216,25 @@ class SequenceModel(GenerativeModel):
         """Sites a frame that t is expected to move: of each capsule, where these are learned."""
         return self.topography.rate
 
-    def axis_to_roll(self, axis: int | Tensor | None) -> int | Tensor:
-        """The first axis of capsules, unless they move along several: it has to be said then."""
+    def axes_to_roll(self, axis: int | Sequence[int] | Tensor | None, batch: int) -> Tensor:
+        """For every capsule of every sequence, (batch, capsules): one for all, one for each capsule
+        or all of them. The first, unless capsules move along several: it has to be said then."""
         if axis is None and len(self.topography.axes) > 1:
-            axes = " or ".join(map(str, self.topography.axes))
-            raise BadInput(f"these capsules move along several axes: give axis={axes}")
-        return 0 if axis is None else axis
+            any_of = " or ".join(map(str, self.topography.axes))
+            raise BadInput(f"these capsules move along several axes: give axis={any_of}")
+        axes = self.topography.axis_of_each(0 if axis is None else axis)
+        capsules = self.topography.capsules
+        if tuple(axes.shape) not in ((), (capsules,), (batch, capsules), (batch, 1)):
+            raise BadInput(
+                f"axes are one for all, ({capsules},) or {(batch, capsules)}: a capsule's own; "
+                f"not {tuple(axes.shape)}"
+            )
+        return axes.expand(batch, capsules)
+
+    def way(self, ways: Sequence[Tensor], axes: Tensor) -> Tensor:
+        """Of t for every way, that of sequences that went along these ``axes``, (batch, capsules),
+        where they are kept apart; there is one else."""
+        return ways[0] if len(ways) == 1 else chosen(ways, axes[:, None], self._axes - 1)
 
     def stream(self) -> Stream:
         """Takes frames one at a time, where the topography is causal."""
@@ -453,7 +467,7 @@ class _Networks:
         """The settings that rebuild them."""
         return {
             "frame_shape": list(self.frame_shape),
-            "topography": asdict(self.topography),
+            "topography": self.topography.settings(),
             "hidden": self.widths,
             "norm": self.norm.value,
             "likelihood": self.likelihood.value,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.topography import chosen
 
 if TYPE_CHECKING:
     from topocaps.models import SequenceModel
@@ -31,8 +31,8 @@ class Stream:
         self.model = model
         self.t: Tensor | None = None
         self._squares: list[Tensor] = []
-        self._log_px: Tensor | None = None  # of all frames so far, for every way they may go
-        self._axis: Tensor | None = None  # (batch, capsules) that they went along
+        self._ways: list[Tensor] = []  # t for every way that frames may go
+        self._log_px: Tensor | None = None  # of all frames so far, for every way
 
     @torch.no_grad()
     def __call__(self, frame: Tensor) -> Tensor:
@@ -50,18 +50,24 @@ class Stream:
             self._squares = [*past, squares][-window:]
             u = torch.cat(self._squares, 1).sqrt()
         z = q.z.mean.expand(-1, window if u is not None else 1, *q.z.mean.shape[2:])
-        ways = [t[:, -1:] for t in model.ways(z, u)]
+        self._ways = [t[:, -1:] for t in model.ways(z, u)]
         if model.topography.apart:
-            now = torch.stack([model.x_given_t(t).log_prob(x) for t in ways])[..., 0]
+            now = torch.stack([model.x_given_t(t).log_prob(x) for t in self._ways])[..., 0]
             self._log_px = now if self._log_px is None else self._log_px + now
-            self._axis = self._log_px.argmax(0)[:, None].expand(-1, model.topography.capsules)
-            ways = [chosen(ways, self._axis[:, :1])]
-        self.t = ways[0][:, 0]
+        went = self._went()
+        self.t = (self._ways[0] if went is None else model.way(self._ways, went))[:, 0]
         return self.t
+
+    def _went(self) -> Tensor | None:
+        """The axis that frames went along so far, (batch, 1), where axes are kept apart."""
+        return None if self._log_px is None else self._log_px.argmax(0)[:, None]
 
     @torch.no_grad()
     def predict(
-        self, frames: int = 1, rate: float | None = None, axis: int | Tensor | None = None
+        self,
+        frames: int = 1,
+        rate: float | None = None,
+        axis: int | Sequence[int] | Tensor | None = None,
     ) -> Tensor:
         """The coming frames, (batch, frames, *frame): the last t, rolled ``rate`` sites a frame.
 
@@ -74,6 +80,7 @@ class Stream:
             raise BadInput("nothing has been seen yet: give the stream a frame first")
         frames = whole_number("frames", frames)
         own = self.model.rate if rate is None else rate
-        axis = self.model.axis_to_roll(self._axis if axis is None else axis)
-        ahead = [self.model.roll(self.t, own * (n + 1), axis) for n in range(frames)]
+        axes = self.model.axes_to_roll(self._went() if axis is None else axis, len(self.t))
+        t = self.model.way(self._ways, axes)[:, 0]
+        ahead = [self.model.roll(t, own * (n + 1), axes) for n in range(frames)]
         return self.model.decode(torch.stack(ahead, 1))

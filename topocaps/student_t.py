@@ -85,7 +85,8 @@ class TopographicStudentT(Distribution):
         if not self.topography.apart:
             return studentize(z, u, self.topography, self.mu)
         ways = [studentize(z, u, self.topography, self.mu, axis) for axis in self.topography.axes]
-        return chosen(ways, torch.randint(len(ways), sample_shape, device=self.mu.device))
+        which = torch.randint(len(ways), (*sample_shape, 1, 1), device=self.mu.device)
+        return chosen(ways, which, len(self.topography.shape))
 
     @property
     def mean(self) -> Tensor:
@@ -93,13 +94,8 @@ class TopographicStudentT(Distribution):
 
         Where W is not of zeros and ones, or t has an energy an axis, that is near the mean.
         """
-        nu, axes = self._squares
-        inverse_chi = (
-            math.exp(math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)) / math.sqrt(2)
-            if nu > 1
-            else math.nan
-        )
-        return (-self.mu * inverse_chi / axes).expand(self.event_shape)
+        each = [_inverse_chi(nu) / axes for nu, axes in self._squares]
+        return (-self.mu * (sum(each) / len(each))).expand(self.event_shape)
 
     @property
     def variance(self) -> Tensor:
@@ -107,18 +103,28 @@ class TopographicStudentT(Distribution):
 
         Exact where the mean is.
         """
-        nu, axes = self._squares
-        if nu <= 2:
-            return self.mean.new_full(self.event_shape, math.nan if nu == 1 else math.inf)
-        return (1 + self.mu.square()) / (nu - 2) / axes**2 - self.mean.square()
+        least = min(nu for nu, _ in self._squares)
+        if least <= 2:
+            return self.mean.new_full(self.event_shape, math.nan if least == 1 else math.inf)
+        each = [1 / (nu - 2) / axes**2 for nu, axes in self._squares]
+        return (1 + self.mu.square()) * (sum(each) / len(each)) - self.mean.square()
 
     @property
-    def _squares(self) -> tuple[int, int]:
-        """In an energy, and how many energies there are."""
+    def _squares(self) -> list[tuple[int, int]]:
+        """In an energy, and how many energies t has, for every way that a sequence may go."""
         t = self.topography
-        if len(t.axes) == 1 or t.apart:
-            return t.degrees_of_freedom, 1
-        return round(t.window * sum(t.reach) / len(t.axes)), len(t.axes)
+        if t.apart:
+            return [(t.squares(axis), 1) for axis in t.axes]
+        if len(t.axes) == 1:
+            return [(t.degrees_of_freedom, 1)]
+        return [(round(t.window * sum(t.reach) / len(t.axes)), len(t.axes))]
+
+
+def _inverse_chi(nu: int) -> float:
+    """The mean of 1 / chi."""
+    if nu < 2:
+        return math.nan
+    return math.exp(math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)) / math.sqrt(2)
 
 
 class ProductOfStudentT(Distribution):

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -106,6 +106,11 @@ class Topography:
                 "reach within it"
             )
 
+    def settings(self) -> dict[str, Any]:
+        """As they are recorded: what came later only where it is used, so that records agree."""
+        own = asdict(self)
+        return own if self.apart else {name: own[name] for name in own if name != "apart"}
+
     @property
     def rate(self) -> float:
         """Sites a frame that capsules move: the velocity."""
@@ -135,7 +140,11 @@ class Topography:
         A square counts as often as W says: in parts where the velocity is between sites, and more
         than once where time begins and nothing moves.
         """
-        return min(len(self._terms(axis)) for axis in self.axes)
+        return min(self.squares(axis) for axis in self.axes)
+
+    def squares(self, axis: int | None) -> int:
+        """How many there are in an energy."""
+        return len(self._terms(axis))
 
     def check(self, frames: int) -> None:
         """Refuse a sequence shorter than the window."""
@@ -196,14 +205,14 @@ class Topography:
         self,
         t: Tensor,
         steps: float | Tensor,
-        axis: int | Tensor = 0,
+        axis: int | Sequence[int] | Tensor = 0,
         fill: float = 0.0,
         fourier: bool = False,
     ) -> Tensor:
         """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18).
 
         Each capsule moves by its own, where ``steps`` is a tensor (capsules,), and along its own,
-        where ``axis`` is one (…, capsules).
+        where ``axis`` has one for each: (capsules,), or of every sequence too, (…, capsules).
         Between sites it is interpolated (Eq. 19), or moved by the phases of its Fourier transform.
         On an odd number of sites two such rolls are one by their sum; an even number has a wave
         that is its own opposite, of which a part of a step leaves less.
@@ -217,22 +226,26 @@ class Topography:
         >>> Topography(1, (4,), cyclic=False).roll(t, 3, fill=9.0)
         tensor([[9., 9., 9., 0.]])
         """
-        for one in axis.unique().tolist() if isinstance(axis, Tensor) else (axis,):
-            if one not in range(-len(self.shape), len(self.shape)):
-                raise BadInput(f"axis {one} is not one of the {len(self.shape)} axes of a capsule")
-        if isinstance(axis, Tensor):
-            each = [self.roll(t, steps, n, fill, fourier) for n in range(len(self.shape))]
-            return chosen(each, axis % len(self.shape))
         sites = tuple(t.shape[-len(self.shape) :])
         if sites != self.shape:
             raise BadInput(f"capsules of shape {self.shape} are rolled, not {tuple(t.shape)}")
+        own = self.axis_of_each(axis)
+        if own.ndim:
+            if own.ndim > t.ndim - len(sites) or own.shape[-1] not in (1, self.capsules):
+                raise BadInput(
+                    f"axes are (…, capsules) where t is (…, capsules, *shape), not "
+                    f"{tuple(own.shape)} for {tuple(t.shape)}"
+                )
+            each = [self.roll(t, steps, n, fill, fourier) for n in range(len(sites))]
+            return chosen(each, own, len(sites))
+        axis = int(own)
         if isinstance(steps, Tensor) and steps.shape == (self.capsules,):
             capsule = -len(self.shape) - 1
-            own = zip(t.unbind(capsule), steps.tolist(), strict=True)
-            rolled = [self.roll(one, n, axis, fill, fourier) for one, n in own]
+            moves = zip(t.unbind(capsule), steps.tolist(), strict=True)
+            rolled = [self.roll(one, n, axis, fill, fourier) for one, n in moves]
             return torch.stack(rolled, capsule)
         steps = _finite("a roll is by a number of sites", steps)
-        dim = axis % len(self.shape) - len(self.shape)
+        dim = axis - len(self.shape)
         if self.cyclic:
             return roll(t, steps, dim, fourier)
         if fourier:
@@ -240,6 +253,20 @@ class Topography:
         room = math.ceil(abs(steps))
         wide = pad(t, (room, room), value=fill)
         return roll(wide, steps, dim).narrow(dim, room, t.shape[dim])
+
+    def axis_of_each(self, axis: int | Sequence[int] | Tensor) -> Tensor:
+        """Axes to roll along, counted from the first; refuse what is none."""
+        try:
+            axes = torch.as_tensor(axis)
+        except (TypeError, ValueError, RuntimeError):
+            axes = torch.tensor(math.nan)
+        for one in axes.unique().tolist():
+            if axes.is_floating_point() or one not in range(-len(self.shape), len(self.shape)):
+                told = axis if axes.is_floating_point() else one
+                raise BadInput(f"axis {told} is not one of the {len(self.shape)} axes of a capsule")
+        if self.apart and axes.ndim and (axes != axes[..., :1]).any():
+            raise BadInput("where axes are kept apart, all capsules of a sequence take the same")
+        return axes % len(self.shape)
 
     @functools.cached_property
     def beyond(self) -> tuple[int, int]:
@@ -335,11 +362,11 @@ def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
     return torch.fft.irfft(turned, n=t.shape[dim]).movedim(-1, dim)
 
 
-def chosen(by_axis: Sequence[Tensor], axis: Tensor) -> Tensor:
+def chosen(by_axis: Sequence[Tensor], axis: Tensor, sites: int) -> Tensor:
     """Of capsules (…, capsules, *shape), as they are for each axis, those for their own ``axis``
-    (…, capsules)."""
+    (…, capsules); ``sites`` is how many axes the shape has."""
     found = by_axis[0]
-    own = axis.to(found.device).reshape(*axis.shape, *(1,) * (found.ndim - axis.ndim))
+    own = axis.to(found.device).reshape(*axis.shape, *(1,) * sites)
     for n, other in enumerate(by_axis[1:], 1):
         found = torch.where(own == n, other, found)
     return found

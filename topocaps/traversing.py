@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.metrics.traversal import lags_from, start_of, traversal
 from topocaps.models import SequenceModel
-from topocaps.topography import chosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def traverse(
     x: Any,
     *,
     rate: float | None = None,
-    axis: int | Tensor | None = None,
+    axis: int | Sequence[int] | Tensor | None = None,
     window: int | None = None,
     closed: bool | None = None,
     sample: bool = False,
@@ -79,9 +79,9 @@ def traverse(
     rate = topography.velocity if rate is None else rate
     closed = topography.cyclic if closed is None else closed
     walked = traversal(model, x, None, rate, window, seed, closed)
-    axes = walked.axis if axis is None else torch.as_tensor(axis).expand_as(walked.axis)
+    axes = walked.axis if axis is None else model.axes_to_roll(axis, len(x))
     with seeded(seed):
-        t = chosen(model.encode_ways(x, sample), axes[:, None])
+        t = model.way(model.encode_ways(x, sample), axes)
     start = start_of(topography, window or topography.window, frames, closed)
     lags = lags_from(start, frames, closed)
     rolled = torch.stack([model.roll(t[:, start], own * lag, axes) for lag in lags], 1)

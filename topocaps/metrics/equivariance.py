@@ -43,7 +43,7 @@ def equivariance_errors(
     for lag in range(1, t.shape[1]):
         dims = capsule[:1] if axis is None else capsule
         by_axis = [roll(t[:, :-lag], rate * lag, dim) for dim in dims]
-        rolled = by_axis[0] if axis is None else chosen(by_axis, axis[:, None])
+        rolled = by_axis[0] if axis is None else chosen(by_axis, axis[:, None], len(capsule))
         apart = (rolled - t[:, lag:]).abs()
         if not cyclic:
             lost = _lost(t.shape[SITE_AXIS], rate, lag)

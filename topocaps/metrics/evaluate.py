@@ -131,7 +131,8 @@ def _measure(
         for one in sequences.batches(batch):
             walked = traversal(model, one.x, one.factors, rate, window, None, closed)
             parts.append(walked)
-            t = model.encode(one.x, sample=True)
+            # of axes that are kept apart, the one that was rolled along
+            t = model.way(model.encode_ways(one.x, sample=True), walked.axis)
             weights = log_weights(model, one.x, samples)
             found = {
                 "log_px": log_mean_exp_over_sequences(weights),

@@ -24,7 +24,7 @@ from topocaps.errors import BadInput
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.models import SequenceModel
 from topocaps.networks import Likelihood
-from topocaps.topography import Topography, chosen
+from topocaps.topography import Topography
 
 EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 
@@ -169,7 +169,7 @@ def traversal(
         unseen[:, lag] &= ~shown
 
     def cost_of_rolling(axis: Tensor) -> Tensor:
-        t = chosen(ways, axis[:, None])
+        t = model.way(ways, axis)
         rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence

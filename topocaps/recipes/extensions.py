@@ -51,10 +51,12 @@ _XY: dict[str, Any] = {
     "training": replace(TVAE.training, epochs=18),
 }
 
-#: C.3: a capsule of two axes, for two factors. (Of several capsules each may take x along another
-#: axis.)
+_SQUARE: dict[str, Any] = {"capsules": 1, "shape": (15, 15)}
+
+#: C.3: a capsule of two axes, for two factors.
 AXES = (
-    _recipe("axes", "a capsule of 15 x 15 (Eq. 21)", {"capsules": 1, "shape": (15, 15)}, **_XY),
+    _recipe("axes", "a capsule of 15 x 15, all axes at once (Eq. 21)", _SQUARE, **_XY),
+    _recipe("axes-apart", "the same, axes kept apart", {**_SQUARE, "apart": True}, **_XY),
     _recipe("axes-one", "10 capsules of 15, the same data", {}, **_XY),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from topocaps.arithmetic import seeded
@@ -121,7 +121,7 @@ class Recipe(BaseRecipe):
         return {
             **super().describe(),
             "model": model,
-            "topography": asdict(self.topography),
+            "topography": self.topography.settings(),
             "hidden": self.hidden,
             "convolutional": self.convolutional,
             "mu": None if self.model is VAE else self.mu,

@@ -12,6 +12,8 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
+from topocaps.models import SequenceModel
+from topocaps.pooling import lattice
 from topocaps.training.settings import Training, for_each
 
 USABLE = 0.9  # of what is free
@@ -54,10 +56,9 @@ def plan(
     tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
     seen: dict[object, int] = {}
     for model in models:
-        key = tuple(p.shape for p in model.parameters())
-        if key not in seen:
+        if (key := _kind(model)) not in seen:
             seen[key] = _activations(model, sequences, trainings[0].batch)
-    activations = [seen[tuple(p.shape for p in model.parameters())] for model in models]
+    activations = [seen[_kind(model)] for model in models]
     return Plan(
         weights=sum(weights),
         activations=int(_WORKING * sum(activations)),
@@ -92,6 +93,12 @@ def split(
         parts[-1].append(place)
         used += needs
     return parts
+
+
+def _kind(model: GenerativeModel) -> tuple[object, ...]:
+    """Models of one kind hold as much."""
+    sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
+    return sites, *(p.shape for p in model.parameters())
 
 
 def _activations(model: GenerativeModel, sequences: SequenceSet, batch: int) -> int:
