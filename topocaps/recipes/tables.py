@@ -188,7 +188,7 @@ TABLES = {
         "or two frames away from what was seen, round the sequence.",
     ),
     "axes": Table(
-        "Several axes (Eq. 21): x and y on capsules of two axes",
+        "Several axes (C.3): x and y on capsules of two axes",
         extensions.AXES,
         (*_WALKED, *_AXES),
         note="*along its own axis*: of the sequences in which x, or y, moves, the share whose "
