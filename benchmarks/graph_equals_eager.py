@@ -137,8 +137,8 @@ def part_whole():
     return [find("capsules/mnist").build((1, 28, 28), seed).cuda() for seed in range(3)]
 
 
-def two_axes():
-    recipe = find("sprites/axes")
+def two_axes(name="axes"):
+    recipe = find(f"sprites/{name}")
     return [recipe.build((1, 32, 32), seed).cuda() for seed in range(2)]
 
 
@@ -217,6 +217,9 @@ def comparisons():
         **ways,
         "part-whole models, mapped": lambda: compared(part_whole, of_digits, shortened),
         "capsules of two axes": lambda: compared(two_axes, of_sprites, SMALL),
+        "capsules of two axes, apart": lambda: compared(
+            functools.partial(two_axes, "axes-apart"), of_sprites, SMALL
+        ),
         "memory, 15 models": lambda: memory(sequences, WAYS["sgd, bf16"][0]),
         "evaluation": lambda: evaluation(sequences),
     }
