@@ -42,6 +42,8 @@ worse than not moving at all. Factors that leave no such frame are not listed.</
 <dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
 (Eq. 14). For factors that loop within a sequence the most favourable start counts.
 A dash: the roll never varies, so there is no correlation.</dd>
+<dt>along its own axis</dt><dd>of capsules of several axes: the share of a factor's sequences in
+which they moved along the axis that is the factor's own, and along no other.</dd>
 <dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
 give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
 <dt>log p(x) ≥</dt><dd>importance-weighted bound with K samples of whole sequences,
@@ -161,6 +163,10 @@ class TopographicExamination(Examination[SequenceModel]):
         rows += [
             row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
             for f in metrics[0]["capcorr"]
+        ]
+        rows += [
+            row(f"{f} along its own axis", [m.get("own_axis", {}).get(f) for m in metrics], 2)
+            for f in metrics[0].get("own_axis", {})
         ]
         rows += [
             row(label, [m[key] for m in metrics], digits)
