@@ -262,19 +262,23 @@ def _section(
     troubles: Mapping[str, Sequence[str]],
 ) -> str:
     """One table, with what it took to make it."""
-    header = ["model"]
-    for number in table.numbers:
-        header += [number.label, "paper", "untrained"]
-    lines = [header]
+    columns = _columns(table)
+    lines = [["model", ""] + [text for one in columns for text in _titles(one, rows)]]
     for recipe, found in rows:
         wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
-        cells = [f"`{recipe.name}`<br>{recipe.about}{_count(found)}{wrong}"]
+        model = f"`{recipe.name}`<br>{recipe.about}{_count(found)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
-        for number in table.numbers:
-            control = _cell(number, _untrained(found))
-            cells += [_cell(number, found), _claim(number, claims), control]
-        lines.append(cells)
-    used = [column for column in range(len(header)) if any(r[column] != NONE for r in lines[1:])]
+        each = []
+        for of in dict.fromkeys(number.of for number in table.numbers):
+            cells = []
+            for number in (one.get(of) for one in columns):
+                cells += [NONE] * 3 if number is None else [
+                    _cell(number, found), _claim(number, claims), _cell(number, _untrained(found))
+                ]  # fmt: skip
+            each.append([model, of or NONE, *cells])
+        told = [line for line in each if any(cell != NONE for cell in line[2:])]
+        lines += told or [[model, NONE, *each[0][2:]]]
+    used = [column for column in range(len(lines[0])) if any(r[column] != NONE for r in lines[1:])]
     shown = [[line[column] for column in used] for line in lines]
     text = ["| " + " | ".join(line) + " |" for line in shown]
     text.insert(1, "|" + "---|" * len(used))
@@ -295,6 +299,26 @@ def _section(
     )
     about = [table.note, ""] if table.note else []
     return "\n".join([f"## {table.title}", "", *about, made, "", *text])
+
+
+def _columns(table: Table) -> list[dict[str, Number]]:
+    """Numbers that stand below each other, by what they are of: where models have several lines,
+    those of one label."""
+    if not any(number.of for number in table.numbers):
+        return [{"": number} for number in table.numbers]
+    columns: dict[str, dict[str, Number]] = {}
+    for number in table.numbers:
+        columns.setdefault(number.label, {})[number.of] = number
+    return list(columns.values())
+
+
+def _titles(
+    column: Mapping[str, Number], rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
+) -> list[str]:
+    """Of a number, the paper's and the untrained one; where ours is not there, theirs is named."""
+    label = next(iter(column.values())).label
+    ours = any(_values(number, found) for _, found in rows for number in column.values())
+    return [label, "paper" if ours else f"{label}, paper", "untrained"]
 
 
 def _values(number: Number, found: Iterable[dict[str, Any]]) -> list[float]:
