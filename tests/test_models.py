@@ -7,7 +7,7 @@ from conftest import every_topography, every_topography_of_the_papers
 from topocaps import VAE, BadInput, TopographicVAE, Topography
 from topocaps.building import build
 from topocaps.metrics import chance_equivariance_error, equivariance_error
-from topocaps.models import spread_of_capsules
+from topocaps.sequence_model import spread_of_capsules
 
 FRAME = (1, 4, 4)
 

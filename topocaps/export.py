@@ -15,7 +15,7 @@ from torch.export import Dim
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput, TopocapsError, whole_number
 from topocaps.files import make_folder, write_atomically
-from topocaps.models import SequenceModel
+from topocaps.sequence_model import SequenceModel
 
 OPSET = 18
 

@@ -24,7 +24,7 @@ from topocaps.files import write_atomically
 from topocaps.learned import LearnedTopography
 from topocaps.metrics.missing import some_missing
 from topocaps.metrics.traversal import unseen_lags
-from topocaps.models import SequenceModel
+from topocaps.sequence_model import SequenceModel
 from topocaps.topography import Topography
 from topocaps.traversing import Walk, traverse
 

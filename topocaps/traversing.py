@@ -13,7 +13,7 @@ from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.metrics.traversal import lags_from, start_of, traversal
-from topocaps.models import SequenceModel
+from topocaps.sequence_model import SequenceModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

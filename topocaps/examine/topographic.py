@@ -28,8 +28,8 @@ from topocaps.metrics import (
     strongest_images,
 )
 from topocaps.metrics.traversal import Traversal, traversal
-from topocaps.models import SequenceModel
 from topocaps.recipes.data import SOME, Mnist, Splits
+from topocaps.sequence_model import SequenceModel
 
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known

@@ -27,7 +27,7 @@ from topocaps.metrics.intervals import Mean
 from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.traversal import Traversal, lags_from, start_of, traversal
-from topocaps.models import SequenceModel
+from topocaps.sequence_model import SequenceModel
 
 PAPER_SAMPLES = 10  # of the papers' log p(x)
 SOME = 300  # sequences, where a few will do

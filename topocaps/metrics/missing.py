@@ -11,8 +11,8 @@ from torch import Tensor
 
 from topocaps.arithmetic import seeded
 from topocaps.metrics.traversal import EDGE, nats, squared_error
-from topocaps.models import SequenceModel
 from topocaps.networks import Likelihood
+from topocaps.sequence_model import SequenceModel
 
 SHARES = (0.1, 0.3, 0.5)
 _SURE = 1e-6  # no frame is filled in with more certainty than that

@@ -14,8 +14,8 @@ from topocaps.examine.examination import EVALUATION_SEED
 from topocaps.examine.topographic import how_to_walk
 from topocaps.hub import About, save_pretrained
 from topocaps.metrics import evaluate
-from topocaps.models import SequenceModel
 from topocaps.recipes import find
+from topocaps.sequence_model import SequenceModel
 from topocaps.study import Job, data_of, run_job
 from topocaps.trained import FOLDER
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.models import SequenceModel
 from topocaps.networks import Linear, Norm
+from topocaps.sequence_model import SequenceModel
 from topocaps.training.descent import (
     Descent,
     Means,

@@ -12,8 +12,8 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
-from topocaps.models import SequenceModel
 from topocaps.pooling import lattice
+from topocaps.sequence_model import SequenceModel
 from topocaps.training.settings import Training, for_each
 
 USABLE = 0.9  # of what is free

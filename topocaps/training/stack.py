@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
-from topocaps.models import SequenceModel
 from topocaps.networks import Linear
 from topocaps.pooling import TopographyStack, lattice
+from topocaps.sequence_model import SequenceModel
 
 
 class Stack:
