@@ -20,6 +20,7 @@ from topocaps.metrics import (
     unseen_lags,
 )
 from topocaps.metrics.equivariance import equivariance_errors
+from topocaps.metrics.torchmetrics_adapters import EquivarianceError
 
 FRAME = (1, 4, 4)
 
@@ -220,6 +221,11 @@ def test_of_two_axes_each_capsule_of_a_sequence_rolls_along_its_own(capsules):
     own = [[(n + capsule + 1) % 2 for capsule in range(capsules)] for n in range(8)]
     assert walked.overall > 0.98 and walked.axis.tolist() == own
     assert torch.allclose(equivariance_errors(x, axis=walked.axis), torch.zeros(8), atol=1e-5)
+    adapted = EquivarianceError()
+    adapted.update(x, walked.axis)
+    assert adapted.compute() < 1e-5
+    with pytest.raises(tc.BadInput, match="axes of these capsules are 0 to 1"):
+        equivariance_errors(x, axis=walked.axis - 2)
     mask = torch.ones(8, 5, dtype=torch.bool)
     mask[:, 2] = mask[1, 3] = False
     torch.testing.assert_close(model.fill(x, mask, axis=walked.axis), x)

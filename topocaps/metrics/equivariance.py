@@ -38,6 +38,8 @@ def equivariance_errors(
     """
     check_latents(t)
     capsule = tuple(range(SITE_AXIS, t.ndim))
+    if axis is not None and not ((axis >= 0) & (axis < len(capsule))).all():
+        raise BadInput(f"axes of these capsules are 0 to {len(capsule) - 1}; some are not")
     t = t / vector_norm(t, dim=capsule, keepdim=True).clamp_min(1e-30)
     errors = t.new_zeros(len(t))
     for lag in range(1, t.shape[1]):

@@ -84,8 +84,9 @@ class EquivarianceError(_Kept):
         super().__init__(**options)
         self.rate, self.cyclic = rate, cyclic
 
-    def update(self, t: Tensor) -> None:
-        self._keep(equivariance_errors(t, self.rate, self.cyclic))
+    def update(self, t: Tensor, axis: Tensor | None = None) -> None:
+        """Capsules of several axes are rolled along their own ``axis``, (batch, capsules)."""
+        self._keep(equivariance_errors(t, self.rate, self.cyclic, axis))
 
     def compute(self) -> Tensor:
         return self._all()[0].mean()
