@@ -10,7 +10,9 @@ import torch
 
 import topocaps as tc
 from topocaps import study
+from topocaps.examine import Measured
 from topocaps.examine.examination import Later
+from topocaps.examine.topographic import TopographicExamination
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, Learned
 from topocaps.recipes.tables import TABLES, Number
@@ -326,3 +328,10 @@ def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
 def test_everything_that_can_be_reproduced_has_recipes():
     for name in names():
         assert recipes_of(name) and all(r.name in RECIPES for r in recipes_of(name))
+
+
+def test_what_stands_still_has_no_traversals_to_keep():
+    model = tc.VAE.mlp((1, 2, 2), tc.Topography(1, (2,)), hidden=(2,))
+    still = tc.Sequences.of(torch.rand(7, 1, 1, 2, 2))
+    run = Measured(model, still, {"data": {"kind": "StillMnist"}}, {})
+    assert TopographicExamination().keepsakes(run) == {}

@@ -135,6 +135,8 @@ class TopographicExamination(Examination[SequenceModel]):
         model, held_out = run.model, run.held_out
         if is_map(model):
             return {"torus": figures.torus(*strongest(model, held_out))}
+        if held_out.frames < 2:  # what stands still has nothing to traverse
+            return {}
         kinds = len(held_out.balanced(1, seed=1))  # factors that move, together or one by one
         shown = examples(held_out, each=max(1, TRAVERSALS // kinds))
         how = how_to_walk(run.settings)
