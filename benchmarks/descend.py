@@ -1,5 +1,5 @@
 """The kernel that moves weights inside their gradient's product, alone: layers of MNIST's and of
-dSprites' size, by how far rows lie apart and by how much of a weight a program moves.
+dSprites' size, by how much of a weight a program moves.
 
 python benchmarks/descend.py > benchmarks/results/descend-h200.json
 """
@@ -14,6 +14,7 @@ import torch
 
 import topocaps as tc
 from topocaps.training import kernels
+from topocaps.training.layers import aligned
 
 MODELS = 15
 #: rows, inputs and outputs of the large layers: both first encoders', the decoder's last
@@ -23,8 +24,7 @@ LAYERS = {
     "dSprites, first": (120, 4096, 1350),
     "dSprites, last": (120, 675, 4096),
 }
-FURTHER = (0, 16, 32)  # numbers between rows, beside what makes them a multiple of 16
-TILES = ((64, 128, 4), (64, 64, 4), (128, 64, 4), (64, 256, 8), (128, 128, 8), (32, 256, 4))
+TILES = ((64, 128, 4), (128, 64, 4), (64, 256, 8), (32, 256, 4))
 STEPS = 200
 
 
@@ -32,18 +32,11 @@ def wide(width):
     return -(-width // 16) * 16
 
 
-def apart(values, further):
-    """The same values, their rows so much further apart."""
-    *lead, width = values.shape
-    held = values.new_empty(*lead, wide(width) + further)[..., :width]
-    return held.copy_(values)
-
-
-def seconds(rows, inputs, outputs, further):
+def seconds(rows, inputs, outputs):
     """Of a step of all models."""
     make = lambda *shape: torch.randn(MODELS, *shape, device="cuda")  # noqa: E731
     x, dy = make(rows, wide(inputs)).bfloat16(), make(rows, wide(outputs)).bfloat16()
-    weight, moment = (apart(make(outputs, inputs), further) for _ in range(2))
+    weight, moment = (aligned(make(outputs, inputs)) for _ in range(2))
     coarse = make(wide(outputs), wide(inputs)).bfloat16()
     size, spread = torch.full((MODELS,), 1e-6, device="cuda"), torch.ones((), device="cuda")
 
@@ -65,13 +58,12 @@ def seconds(rows, inputs, outputs, further):
 
 def main():
     found = []
-    for (name, sizes), further, tile in itertools.product(LAYERS.items(), FURTHER, TILES):
+    for (name, sizes), tile in itertools.product(LAYERS.items(), TILES):
         with mock.patch.object(kernels, "tile", lambda *_, tile=tile: tile):
-            took = seconds(*sizes, further)
+            took = seconds(*sizes)
         moved = MODELS * sizes[1] * sizes[2] * 18  # weight and moment there and back, and the copy
         row = {
             "layer": name,
-            "further": further,
             "tile": tile,
             "device": torch.cuda.get_device_name(),
         }

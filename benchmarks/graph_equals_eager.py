@@ -163,8 +163,10 @@ def kernel(rule, turned, shortened, sizes):
         w, *m = (aligned(value.to(device)) for value in (weight, *moments))
         c = coarse.clone().to(device)
         there = Turn(*(v.clone().to(device) for v in turn)) if turn else None
+        kind = torch.float32 if device == "cpu" else torch.bfloat16  # in which products are
         descend(
-            rule, x.to(device), dy.to(device), w, m, c, size.to(device), spread.to(device),
+            rule, x.to(device, kind), dy.to(device, kind), w, m, c,
+            size.to(device), spread.to(device),
             None if shorter is None else shorter.to(device), there,
         )  # fmt: skip
         left.append([w, *m, c.float(), *([there.squares.sum(1)] if there else [])])

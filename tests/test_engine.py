@@ -19,6 +19,7 @@ from test_training import (
 
 import topocaps as tc
 from topocaps.arithmetic import seeded
+from topocaps.machine import multiplies_bf16
 from topocaps.networks import GaussianEncoder, Linear
 from topocaps.pooling import TopographyStack
 from topocaps.training.engine import Engine
@@ -555,12 +556,40 @@ def test_precision_is_part_of_what_is_recorded(tmp_path):
     training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
     run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
     settings = run.folder.settings()
-    assert settings["training"]["precision"] == "bf16" and settings["products"] == "fp32"
+    done = "bf16" if multiplies_bf16(torch.device("cpu")) else "fp32"
+    assert settings["training"]["precision"] == "bf16" and settings["products"] == done
     with pytest.raises(tc.BadInput, match=r"other settings .*precision was bf16, is now fp32"):
         other = replace(training, precision="fp32")
         tc.fit(model(), frames(), training=other, out=tmp_path / "run", watcher=Silent())
     with pytest.raises(tc.BadInput, match="precision must be one of fp32, tf32, bf16, not 'fp8'"):
         tc.Training(precision="fp8")
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_a_cpu_multiplies_in_bf16_where_it_can_and_may(able, monkeypatch):
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+    here = [kind.on(torch.device("cpu")).value for kind in tc.Precision]
+    assert here == ["fp32", "fp32", "bf16" if able else "fp32"]
+    with tc.Precision.BF16.products(torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (
+            torch.bfloat16 if able else torch.float32
+        )
+
+
+@pytest.mark.parametrize("norm", ["none", "weight"])
+@pytest.mark.parametrize("how", FACTORED)
+def test_weights_move_band_by_band_as_at_once(how, norm, factored_anywhere, monkeypatch):
+    found = []
+    for numbers in (2**30, 50):
+        monkeypatch.setattr("topocaps.training.factored.CACHED", numbers)
+        models = company(norm=norm)
+        engine = Engine(models, tc.Sequences.of(frames()), range(4), FACTORED[how])
+        engine.advance(1, 3, 1000)
+        engine.write_back()
+        found.append(models)
+    for whole, banded in zip(*found, strict=True):
+        for name, value in weights(whole).items():
+            torch.testing.assert_close(weights(banded)[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +13,14 @@ import torch
 def with_doubles(device: torch.device) -> torch.device:
     """The device or, where it has no float64 as Apple's have not, the host."""
     return torch.device("cpu") if device.type == "mps" else device
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether a CPU has instructions for products in bf16, which are then twice as fast."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    found: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in old ones
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def free_memory(device: torch.device) -> int:

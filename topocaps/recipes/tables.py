@@ -251,7 +251,7 @@ TABLES = {
     ),
     "capsules-figure4": Table(
         "Parts and wholes, Figure 4: trained and probed on digits turned by up to an angle",
-        (*part_whole.ROTATED, *part_whole.TURNING[1:], *part_whole.PLAIN_ROTATED),
+        (*part_whole.ROTATED, part_whole.TURNING[-1], *part_whole.PLAIN_ROTATED),
         _ROTATED,
         picture="parts",
         note="Each model is probed at the angle it was trained with (refitted): read its own "

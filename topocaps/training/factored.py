@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,7 @@ from topocaps.training.precision import Precision
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
+CACHED = 2**19  # numbers of a weight that a CPU moves at once
 NORMS = (Norm.NONE, Norm.WEIGHT)  # rows that are projected must be known whole
 
 
@@ -272,15 +273,24 @@ def descend(
         by, squares = (None, None) if turn is None else (turn.by, turn.squares)
         kernels.descend(rule, x, dy, weight, moments, coarse, size, spread, shorter, by, squares)
         return
-    outputs, inputs = weight.shape[1:]
-    gradient = torch.bmm(dy.mT.float(), x.float())[:, :outputs, :inputs]
-    if turn is not None:
-        gradient = gradient - turn.by[..., None] * weight
-    gradient = gradient if shorter is None else shorten(gradient, shorter[: len(weight)])
-    move(rule, weight, gradient, moments, size, spread)
-    coarse[:, :outputs, :inputs] = weight
-    if turn is not None:
-        turn.squares.zero_()[:, 0] = weight.square().sum(-1)
+    models, outputs, inputs = weight.shape
+    shorter = None if shorter is None else shorter[:models]
+    for some in _bands(outputs, models * inputs):
+        down = torch.bmm(dy[..., some].mT, x)[..., :inputs].float()
+        moved = weight[:, some]
+        if turn is not None:
+            down = down - turn.by[:, some, None] * moved
+        down = down if shorter is None else shorten(down, shorter)
+        move(rule, moved, down, [moment[:, some] for moment in moments], size, spread)
+        coarse[:, some, :inputs] = moved
+        if turn is not None:
+            turn.squares[:, 0, some] = moved.square().sum(-1)
+
+
+def _bands(outputs: int, width: int) -> Iterator[slice]:
+    """Rows that a cache holds at once, with their moments and gradients."""
+    high = max(1, CACHED // width)
+    return (slice(begin, min(begin + high, outputs)) for begin in range(0, outputs, high))
 
 
 def move(
@@ -292,7 +302,7 @@ def move(
     if isinstance(rule, Sgd):
         (velocity,) = moments
         velocity.mul_(rule.momentum).add_(gradient)
-        weight.sub_(size * velocity)
+        weight.addcmul_(velocity, size, value=-1)
     else:
         first, second = moments
         first.lerp_(gradient, 1 - rule.betas[0])

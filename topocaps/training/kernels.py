@@ -42,8 +42,8 @@ def random(
 def _descend(
     x, dy, weight, first, second, coarse, sizes, spread, shorter, by, squares,
     momentum, second_momentum, epsilon, rows, x_model, dy_model,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PITCH: tl.constexpr,
-    X_WIDTH: tl.constexpr, DY_WIDTH: tl.constexpr, X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, WIDE_OUTPUTS: tl.constexpr,
+    X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
     ADAM: tl.constexpr, SHORTER: tl.constexpr, TURNED: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
@@ -51,7 +51,7 @@ def _descend(
     tiles = tl.cdiv(INPUTS, IN)
     o = tl.program_id(0) // tiles * OUT + tl.arange(0, OUT)
     i = tl.program_id(0) % tiles * IN + tl.arange(0, IN)
-    at = (model * OUTPUTS + o[:, None]) * PITCH + i[None, :]
+    at = (model * OUTPUTS + o[:, None]) * INPUTS + i[None, :]
     inside = (o[:, None] < OUTPUTS) & (i[None, :] < INPUTS)
     m = tl.load(first + at, mask=inside, other=0.0)
     w = tl.load(weight + at, mask=inside, other=0.0)
@@ -61,10 +61,10 @@ def _descend(
     for begin in tl.range(0, rows, ROWS, num_stages=3):
         r = begin + tl.arange(0, ROWS)[:, None]
         left = tl.load(
-            dy + r * DY_ROW + o[None, :], mask=(r < rows) & (o[None, :] < DY_WIDTH), other=0.0
+            dy + r * DY_ROW + o[None, :], mask=(r < rows) & (o[None, :] < WIDE_OUTPUTS), other=0.0
         )
         right = tl.load(
-            x + r * X_ROW + i[None, :], mask=(r < rows) & (i[None, :] < X_WIDTH), other=0.0
+            x + r * X_ROW + i[None, :], mask=(r < rows) & (i[None, :] < INPUTS), other=0.0
         )
         gradient = tl.dot(tl.trans(left), right, gradient)
     if TURNED:
@@ -88,11 +88,11 @@ def _descend(
         tl.store(squares + part, tl.sum(w * w, axis=1), mask=o < OUTPUTS)
     tl.store(first + at, m, mask=inside)
     tl.store(weight + at, w, mask=inside)
-    at_coarse = (model * DY_WIDTH + o[:, None]) * X_WIDTH + i[None, :]
+    at_coarse = (model * WIDE_OUTPUTS + o[:, None]) * INPUTS + i[None, :]
     tl.store(coarse + at_coarse, w.to(tl.bfloat16), mask=inside)
 
 
-def tile(models: int, outputs: int, inputs: int) -> tuple[int, int, int]:
+def tile(models: int) -> tuple[int, int, int]:
     """How many outputs and inputs of a weight a program moves, and its warps.
 
     A few models need many programs to fill a GPU.
@@ -108,26 +108,29 @@ def descend(
     """A step down the gradient dyᵀ x by the optimiser's rule, in place, for every model.
 
     x: (models, rows, inputs) and dy: (models, rows, outputs) in bf16, widened with zeros to
-    multiples of 16; weight and moments: (models, outputs, inputs) in fp32, their rows equally far
-    apart; ``coarse`` takes the weight in bf16, as wide as x and dy. The gradient of a tile is used
-    where it is made, in registers, and never written: moving weights and moments is what bounds a
-    step. ``shorter`` are factors of the gradient, one a model; where 0, only momentum moves. The
-    gradient is less ``by`` (models, outputs) times the weight, and ``squares`` (models, parts,
-    outputs) takes the squared lengths of the parts of a row, where these are given.
+    multiples of 16; weight and moments: (models, outputs, inputs) in fp32, ``aligned``: rows are
+    as far apart as those of x are wide, zeros lie between, and are moved with the rest (a row that
+    ended where numbers are not loaded four at a time would take twice as long); ``coarse`` takes
+    the weight in bf16, as wide as x and dy. The gradient of a tile is used where it is made, in
+    registers, and never written: moving weights and moments is what bounds a step. ``shorter`` are
+    factors of the gradient, one a model; where 0, only momentum moves. The gradient is less ``by``
+    (models, outputs) times the weight, and ``squares`` (models, parts, outputs) takes the squared
+    lengths of the parts of a row, where these are given.
     """
-    models, outputs, inputs = weight.shape
+    (models, outputs, _), wide = weight.shape, x.shape[2]
     # compiled code lays tensors out as it likes
     x, dy = (v if v.stride(2) == 1 else v.contiguous() for v in (x, dy))
-    assert all(m.stride() == weight.stride() for m in moments) and coarse.is_contiguous()
-    out, inn, warps = tile(models, outputs, inputs)
-    grid = (triton.cdiv(outputs, out) * triton.cdiv(inputs, inn), models)
+    assert all(m.stride() == (outputs * wide, wide, 1) for m in (weight, *moments))
+    assert coarse.is_contiguous()
+    out, inn, warps = tile(models)
+    grid = (triton.cdiv(outputs, out) * triton.cdiv(wide, inn), models)
     adam = isinstance(rule, Adam)
     momentum, second_momentum = rule.betas if adam else (rule.momentum, 0.0)
     _descend[grid](
         x, dy, weight, moments[0], moments[-1], coarse, size, spread, shorter, by, squares,
         momentum, second_momentum, Adam.EPSILON, x.shape[1], x.stride(0), dy.stride(0),
-        INPUTS=inputs, OUTPUTS=outputs, PITCH=weight.stride(1), X_WIDTH=x.shape[2],
-        DY_WIDTH=dy.shape[2], X_ROW=x.stride(1), DY_ROW=dy.stride(1),
+        INPUTS=wide, OUTPUTS=outputs, WIDE_OUTPUTS=dy.shape[2],
+        X_ROW=x.stride(1), DY_ROW=dy.stride(1),
         ADAM=adam, SHORTER=shorter is not None, TURNED=by is not None,
         PARTS=1 if squares is None else squares.shape[1], ROWS=32, OUT=out, IN=inn, num_warps=warps,
     )  # fmt: skip

@@ -286,13 +286,14 @@ class _Rectify(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (y,) = ctx.saved_tensors
-        dx = torch.where(y > 0, dy, 0.0)[..., : ctx.width]
+        dx = torch.ops.aten.threshold_backward(dy, y, 0)[..., : ctx.width]
         return dx.float(), None
 
 
 def aligned(matrix: Tensor) -> Tensor:
-    """The same values with rows that begin at multiples of 64 bytes, for wide loads."""
-    wide = matrix.new_empty(*matrix.shape[:-1], _wide(matrix.shape[-1]))[..., : matrix.shape[-1]]
+    """The same values with rows that begin at multiples of 64 bytes, for wide loads, and zeros
+    between them, which stay."""
+    wide = matrix.new_zeros(*matrix.shape[:-1], _wide(matrix.shape[-1]))[..., : matrix.shape[-1]]
     return wide.copy_(matrix)
 
 

@@ -8,12 +8,14 @@ from enum import StrEnum
 
 import torch
 
+from topocaps.machine import multiplies_bf16
+
 
 class Precision(StrEnum):
     """The coarsest that products may be. Weights, moments, latents and bounds are always fp32.
 
-    A GPU makes use of it. A CPU gains nothing by it and computes in fp32; a run records what was
-    allowed (``precision``) and what was done (``products``).
+    A GPU makes use of it, and a CPU of bf16 where it has instructions for it; else it computes in
+    fp32. A run records what was allowed (``precision``) and what was done (``products``).
     """
 
     FP32 = "fp32"
@@ -22,7 +24,9 @@ class Precision(StrEnum):
 
     def on(self, device: torch.device) -> Precision:
         """What is done on a device."""
-        return self if device.type == "cuda" else Precision.FP32
+        if device.type == "cuda" or (self is Precision.BF16 and multiplies_bf16(device)):
+            return self
+        return Precision.FP32
 
     @contextmanager
     def products(self, device: torch.device, cast: bool = True) -> Iterator[None]:
