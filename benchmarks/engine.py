@@ -98,18 +98,21 @@ class Plain:
         return (time.perf_counter() - began) / steps / len(self.models)
 
 
-def take_turns(ours, plain, steps, turns=5):
-    """Medians of both, and of their ratios."""
-    for one, count in zip((ours, plain), steps, strict=True):
+def take_turns(*ways, steps, turns=5):
+    """Medians of each, and of how many times as long the last takes as each of the others."""
+    for one, count in zip(ways, steps, strict=True):
         one.seconds(max(2, count // 2))  # warm
-    found = [(ours.seconds(steps[0]), plain.seconds(steps[1])) for _ in range(turns)]
-    mine, theirs = (statistics.median(column) for column in zip(*found, strict=True))
-    return mine, theirs, statistics.median(b / a for a, b in found)
+    found = [
+        [one.seconds(count) for one, count in zip(ways, steps, strict=True)] for _ in range(turns)
+    ]
+    columns = list(zip(*found, strict=True))
+    ratios = [[b / a for a, b in zip(one, columns[-1], strict=True)] for one in columns[:-1]]
+    return [statistics.median(one) for one in (*columns, *ratios)]
 
 
 def over(some, others):
     """How many times as long a step of some takes."""
-    return round(1 / take_turns(some, others, (1000, 1000))[2], 3)
+    return round(1 / take_turns(some, others, steps=(1000, 1000))[2], 3)
 
 
 def row(name, device, mine, theirs, ratio, **more):
@@ -207,15 +210,20 @@ def rows():
         generator = torch.Generator()
         shown = Shown(lambda: digit_set.draw(8, generator))
         one_by_one = Shown(lambda: torch.stack([dataset[n] for n in range(8)]))
-        yield row("MNIST sequences, a batch of 8", cpu, *take_turns(shown, one_by_one, (20, 20)))
+        yield row(
+            "MNIST sequences, a batch of 8", cpu, *take_turns(shown, one_by_one, steps=(20, 20))
+        )
         plain = Plain(mnist[:1], dataset, 2352, cpu)
         for kind in dict.fromkeys((mnist[0].training.precision.on(cpu), Precision.FP32)):
             recipe = replace(mnist[0], training=replace(mnist[0].training, precision=kind))
-            found = take_turns(Ours([recipe], 1, digit_set, cpu), plain, (5, 5), turns=9)
+            ours = Ours([recipe], 1, digit_set, cpu)
             products = Products(recipe, digit_set.frame_shape, 144)
-            least, _, bound = take_turns(products, plain, (5, 5), turns=9)
+            mine, least, theirs, ratio, bound = take_turns(
+                ours, products, plain, steps=(5, 5, 5), turns=9
+            )
             more = {"floor_s": round(least, 7), "ratio_of_floor": round(bound, 2)}
-            yield row(f"MNIST, 1 TVAE in {kind.value}, a step", cpu, *found, **more)
+            name = f"MNIST, 1 TVAE in {kind.value}, a step"
+            yield row(name, cpu, mine, theirs, ratio, **more)
     if torch.cuda.is_available():
         yield from gpu_rows(mnist, digit_set, dataset)
 
@@ -233,7 +241,7 @@ def gpu_rows(mnist, digit_set, dataset):
         against = Plain(mnist[:1], dataset, 2352, device) if seeds == 1 else plain
         least = [(recipe, (3, 28, 28)) for recipe in (table if seeds > 1 else recipes)]
         more = floor(least, 144, *limits)
-        yield row(name, device, *take_turns(ours, against, (1000, 20), turns=3), **more)
+        yield row(name, device, *take_turns(ours, against, steps=(1000, 20), turns=3), **more)
     of_digits = ours
     orbits = sprites(64)[0]
     columns = [r for r in dsprites.FINAL if not r.name.endswith("tvae-1_6")]  # as many as of MNIST
@@ -247,9 +255,9 @@ def gpu_rows(mnist, digit_set, dataset):
     ]
     more["over_mnist_clipped_alike"] = over(Ours(alike, SEEDS, orbits, device), of_digits)
     name = "dSprites shapes, 5 columns x 3 seeds, a step of a model"
-    yield row(name, device, *take_turns(ours, against, (1000, 20), turns=3), **more)
+    yield row(name, device, *take_turns(ours, against, steps=(1000, 20), turns=3), **more)
     limits = {"copied_bytes_a_second": limits[0], "bf16_flops_a_second": limits[1]}
     tf32 = [replace(r, training=replace(r.training, precision="tf32")) for r in mnist]
     ours = Ours(tf32, SEEDS, digit_set, device)
     name = "MNIST, 5 columns x 3 seeds in TF32, a step of a model"
-    yield row(name, device, *take_turns(ours, plain, (1000, 20), turns=3), **limits)
+    yield row(name, device, *take_turns(ours, plain, steps=(1000, 20), turns=3), **limits)

@@ -1,5 +1,6 @@
 """The engine: many models as one program, each as alone; failures, memory, precision."""
 
+import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -19,7 +20,6 @@ from test_training import (
 
 import topocaps as tc
 from topocaps.arithmetic import seeded
-from topocaps.machine import multiplies_bf16
 from topocaps.networks import GaussianEncoder, Linear
 from topocaps.pooling import TopographyStack
 from topocaps.training.engine import Engine
@@ -181,7 +181,7 @@ FACTORED = {
 
 @pytest.fixture
 def factored_anywhere(monkeypatch):
-    """The descent of a GPU, on the CPU."""
+    """The descent of bf16, also where a CPU has no instructions for it."""
     suits = staticmethod(lambda stack, training: training.precision is tc.Precision.BF16)
     monkeypatch.setattr(Factored, "suits", suits)
 
@@ -552,12 +552,14 @@ def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch
         split([model()], sequences, SGD, 1000)
 
 
-def test_precision_is_part_of_what_is_recorded(tmp_path):
+@pytest.mark.parametrize("able", [True, False])
+def test_precision_is_part_of_what_is_recorded(able, tmp_path, monkeypatch):
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
     training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
     run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
     settings = run.folder.settings()
-    done = "bf16" if multiplies_bf16(torch.device("cpu")) else "fp32"
-    assert settings["training"]["precision"] == "bf16" and settings["products"] == done
+    assert settings["training"]["precision"] == "bf16"
+    assert settings["products"] == ("bf16" if able else "fp32")
     with pytest.raises(tc.BadInput, match=r"other settings .*precision was bf16, is now fp32"):
         other = replace(training, precision="fp32")
         tc.fit(model(), frames(), training=other, out=tmp_path / "run", watcher=Silent())
@@ -576,20 +578,53 @@ def test_a_cpu_multiplies_in_bf16_where_it_can_and_may(able, monkeypatch):
         )
 
 
+def test_a_run_that_goes_on_where_products_are_others_says_so(tmp_path, monkeypatch):
+    training = tc.Training(tc.Sgd(), batch=4, epochs=2, precision="bf16")
+    for able, watcher in ((False, StopAt(3)), (True, StopAt(6)), (True, Silent())):
+        monkeypatch.setattr(
+            "topocaps.training.precision.multiplies_bf16", lambda device, able=able: able
+        )
+        stopped = isinstance(watcher, StopAt)
+        with pytest.raises(tc.Interrupted) if stopped else nullcontext():
+            tc.fit(model(), frames(), training=training, out=tmp_path, watcher=watcher)
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: False)
+    run = tc.fit(model(), frames(), training=training, out=tmp_path, watcher=Silent())
+    assert run.folder.settings()["products"] == "fp32, then bf16"  # it was finished by then
+
+
+@pytest.mark.parametrize("norm", ["none", "weight"])
+def test_trained_parameters_lie_by_themselves(norm, monkeypatch):
+    """Others save what a parameter lies in: that must not be all of the model, nor moments."""
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: True)
+    built = tc.TopographicVAE.mlp(
+        (1, 8, 8), tc.Topography(2, (5,), (3,), window=3), hidden=(32, 16), norm=norm
+    )
+    training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
+    engine = Engine([built], tc.Sequences.of(torch.rand(8, 5, 1, 8, 8)), [0], training)
+    assert isinstance(engine.parts[0].descent, Factored)
+    engine.advance(1, 2, 2)
+    engine.write_back()
+    held = [parameter.untyped_storage() for parameter in built.parameters()]
+    assert len({one.data_ptr() for one in held}) == len(held)
+    sizes = [4 * parameter.numel() for parameter in built.parameters()]
+    assert [one.nbytes() for one in held] == sizes
+
+
 @pytest.mark.parametrize("norm", ["none", "weight"])
 @pytest.mark.parametrize("how", FACTORED)
 def test_weights_move_band_by_band_as_at_once(how, norm, factored_anywhere, monkeypatch):
     found = []
-    for numbers in (2**30, 50):
-        monkeypatch.setattr("topocaps.training.factored.CACHED", numbers)
+    for rows in (2**30, 1, 3):
+        monkeypatch.setattr("topocaps.training.factored.CACHED", 1)
+        monkeypatch.setattr("topocaps.training.factored.LEAST", rows)
         models = company(norm=norm)
         engine = Engine(models, tc.Sequences.of(frames()), range(4), FACTORED[how])
         engine.advance(1, 3, 1000)
         engine.write_back()
         found.append(models)
-    for whole, banded in zip(*found, strict=True):
-        for name, value in weights(whole).items():
-            torch.testing.assert_close(weights(banded)[name], value, rtol=1e-3, atol=1e-5)
+    for whole, *banded in zip(*found, strict=True):
+        for one, (name, value) in itertools.product(banded, weights(whole).items()):
+            torch.testing.assert_close(weights(one)[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp_path):

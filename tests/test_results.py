@@ -182,6 +182,9 @@ def test_a_run_that_is_said_to_be_bad_is_on_the_page(tmp_path):
     said = {"accuracy": {"presences": {"0": 0.1}}, "complaint": "collapsed: the top is dead"}
     results.keep(recipe, 0, COMMON | said | {"seed": 0})
     assert "seed 0: collapsed: the top is dead" in results.write_page().read_text()
+    said["complaint"] += " (spread 0.01); take another seed"
+    results.keep(recipe, 3, COMMON | said | {"seed": 3})
+    assert "seeds 0, 3: collapsed: the top is dead |" in results.write_page().read_text()
 
 
 def test_results_of_other_epochs_are_not_mixed(small, tmp_path):

@@ -84,9 +84,13 @@ class Results:
     def troubles(self, recipe: BaseRecipe) -> list[str]:
         """What went wrong with a recipe: runs that failed, and those that are said to be bad."""
         files = self._files(recipe, "failed")
-        failed = [f"seed {seed}: {read_json(file)['failure']}" for seed, file in files]
-        bad = [(one.get("seed"), one.get("complaint")) for one in self.of(recipe)]
-        return failed + [f"seed {seed}: {why}" for seed, why in bad if why]
+        found: list[tuple[Any, str]] = [(n, read_json(file)["failure"]) for n, file in files]
+        told = [(one.get("seed"), one.get("complaint")) for one in self.of(recipe)]
+        found += [(seed, why) for seed, why in told if why]
+        seeds: dict[str, list[str]] = {}
+        for seed, why in found:  # numbers and advice are of each: what is wrong is the same
+            seeds.setdefault(why.split(" (")[0], []).append(str(seed))
+        return [f"seed{'s' * (len(n) > 1)} {', '.join(n)}: {why}" for why, n in seeds.items()]
 
     def check(self) -> None:
         """Whether all that is there can be read."""

@@ -62,7 +62,10 @@ class PartEncoder(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Queries attend to a set, layer norms first; then each by itself (Lee et al. 2019)."""
+    """Queries attend to a set, layer norms first; then each by itself (Lee et al. 2019).
+
+    Queries (1, …) are the same for every set, and are looked at once.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -77,6 +80,7 @@ class _Attention(nn.Module):
     def forward(self, queries: Tensor, items: Tensor) -> Tensor:
         query = self._by_head(self.query(self.before(queries)))
         key, value = self.key_value(self.about(items)).chunk(2, -1)
+        query = query.expand(len(items), -1, -1, -1)
         found = scaled_dot_product_attention(query, self._by_head(key), self._by_head(value))
         queries = queries + self.out(found.transpose(1, 2).flatten(2))
         return queries + self.alone(queries)
@@ -94,8 +98,7 @@ class _InducedAttention(nn.Module):
         self.gather, self.spread = _Attention(width, heads), _Attention(width, heads)
 
     def forward(self, items: Tensor) -> Tensor:
-        points = self.points.expand(len(items), -1, -1)
-        return self.spread(items, self.gather(points, items))
+        return self.spread(items, self.gather(self.points[None], items))
 
 
 class WholeEncoder(nn.Module):
@@ -142,7 +145,7 @@ class WholeEncoder(nn.Module):
         names = self.names.expand(*front, -1, -1)
         items = torch.cat([where, where * there, _LOUD * (there - 0.5), names], -1)
         items = self.among(self.enter(items).flatten(0, -3))
-        pooled = self.pool(self.seed.expand(len(items), -1, -1), items)[:, 0]
+        pooled = self.pool(self.seed[None], items)[:, 0]
         code = self.code(pooled).unflatten(0, front)
         numbers = (-1, poses.NUMBERS)
         spread = _spread(self.spread(code).unflatten(-1, numbers))

@@ -29,12 +29,13 @@ from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
 CACHED = 2**19  # numbers of a weight that a CPU moves at once
+LEAST = 64  # rows of it: fewer make slow products
 NORMS = (Norm.NONE, Norm.WEIGHT)  # rows that are projected must be known whole
 
 
 class Factored(Descent):
     """The gradient of a weight is kept as its two factors, what came into a layer and what came
-    back; the GPU multiplies them in its one pass over weights and moments.
+    back; they are multiplied in the one pass over weights and moments.
 
     Layers multiply in bf16, by copies of the weights that the same pass writes. What is not a
     weight (biases, mu) is small, and lies side by side in one tensor.
@@ -70,7 +71,7 @@ class Factored(Descent):
 
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
-        """Whether it can be trained so: in bf16 on a GPU, all layers linear, each used once.
+        """Whether it can be trained so: in bf16, all layers linear, each used once.
 
         All parameters are to be learned, at one rate, none is shared, and nothing of the model's
         own follows a step.
@@ -266,7 +267,11 @@ def descend(
     coarse: Tensor, size: Tensor, spread: Tensor, shorter: Tensor | None = None,
     turn: Turn | None = None,
 ) -> None:  # fmt: skip
-    """A step from the two factors of a gradient, dyᵀ x: on a GPU, one kernel."""
+    """A step from the two factors of a gradient, dyᵀ x: on a GPU, one kernel.
+
+    A CPU goes band by band, which a cache holds, and rounds the gradient to what its factors are
+    in: bf16, as autocast does; the kernel does not.
+    """
     if weight.device.type == "cuda":
         from topocaps.training import kernels  # needs a GPU and Triton
 
@@ -289,7 +294,7 @@ def descend(
 
 def _bands(outputs: int, width: int) -> Iterator[slice]:
     """Rows that a cache holds at once, with their moments and gradients."""
-    high = max(1, CACHED // width)
+    high = max(LEAST, CACHED // width)
     return (slice(begin, min(begin + high, outputs)) for begin in range(0, outputs, high))
 
 

@@ -94,6 +94,7 @@ class RunFolder:
                     f"{self.path} holds a run with other settings ({'; '.join(changed[:3])}): "
                     "choose another folder or remove it"
                 )
+            self._record_products(before, settings.get("products"))
             return
         make_folder(self.path)
         versions = {
@@ -104,6 +105,12 @@ class RunFolder:
         }
         make_folder(self.state.parent)
         write_json(self.recipe, {**settings, "versions": versions})
+
+    def _record_products(self, before: dict[str, Any], now: str | None) -> None:
+        """A run that goes on where products are made otherwise says so, if it is not finished."""
+        done = before.get("products")
+        if done and now and not self.weights.exists() and done.split(", then ")[-1] != now:
+            write_json(self.recipe, {**before, "products": f"{done}, then {now}"})
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:

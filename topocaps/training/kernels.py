@@ -42,17 +42,17 @@ def random(
 def _descend(
     x, dy, weight, first, second, coarse, sizes, spread, shorter, by, squares,
     momentum, second_momentum, epsilon, rows, x_model, dy_model,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, WIDE_OUTPUTS: tl.constexpr,
-    X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
+    INPUTS: tl.constexpr, WIDE_INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr, WIDE_OUTPUTS: tl.constexpr, X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
     ADAM: tl.constexpr, SHORTER: tl.constexpr, TURNED: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
-    tiles = tl.cdiv(INPUTS, IN)
+    tiles = tl.cdiv(WIDE_INPUTS, IN)
     o = tl.program_id(0) // tiles * OUT + tl.arange(0, OUT)
     i = tl.program_id(0) % tiles * IN + tl.arange(0, IN)
-    at = (model * OUTPUTS + o[:, None]) * INPUTS + i[None, :]
-    inside = (o[:, None] < OUTPUTS) & (i[None, :] < INPUTS)
+    at = (model * OUTPUTS + o[:, None]) * WIDE_INPUTS + i[None, :]
+    inside = (o[:, None] < OUTPUTS) & (i[None, :] < WIDE_INPUTS)
     m = tl.load(first + at, mask=inside, other=0.0)
     w = tl.load(weight + at, mask=inside, other=0.0)
     x += model * x_model
@@ -64,12 +64,14 @@ def _descend(
             dy + r * DY_ROW + o[None, :], mask=(r < rows) & (o[None, :] < WIDE_OUTPUTS), other=0.0
         )
         right = tl.load(
-            x + r * X_ROW + i[None, :], mask=(r < rows) & (i[None, :] < INPUTS), other=0.0
+            x + r * X_ROW + i[None, :], mask=(r < rows) & (i[None, :] < WIDE_INPUTS), other=0.0
         )
         gradient = tl.dot(tl.trans(left), right, gradient)
     if TURNED:
         turn = tl.load(by + model * OUTPUTS + o, mask=o < OUTPUTS, other=0.0)
         gradient -= turn[:, None] * w
+    if WIDE_INPUTS != INPUTS:  # what lies between rows stays 0, whatever came back
+        gradient = tl.where(i[None, :] < INPUTS, gradient, 0.0)
     if SHORTER:
         factor = tl.load(shorter + model)
         gradient = tl.where(factor > 0, factor * gradient, 0.0)
@@ -88,7 +90,7 @@ def _descend(
         tl.store(squares + part, tl.sum(w * w, axis=1), mask=o < OUTPUTS)
     tl.store(first + at, m, mask=inside)
     tl.store(weight + at, w, mask=inside)
-    at_coarse = (model * WIDE_OUTPUTS + o[:, None]) * INPUTS + i[None, :]
+    at_coarse = (model * WIDE_OUTPUTS + o[:, None]) * WIDE_INPUTS + i[None, :]
     tl.store(coarse + at_coarse, w.to(tl.bfloat16), mask=inside)
 
 
@@ -117,7 +119,7 @@ def descend(
     (models, outputs) times the weight, and ``squares`` (models, parts, outputs) takes the squared
     lengths of the parts of a row, where these are given.
     """
-    (models, outputs, _), wide = weight.shape, x.shape[2]
+    (models, outputs, inputs), wide = weight.shape, x.shape[2]
     # compiled code lays tensors out as it likes
     x, dy = (v if v.stride(2) == 1 else v.contiguous() for v in (x, dy))
     assert all(m.stride() == (outputs * wide, wide, 1) for m in (weight, *moments))
@@ -129,7 +131,7 @@ def descend(
     _descend[grid](
         x, dy, weight, moments[0], moments[-1], coarse, size, spread, shorter, by, squares,
         momentum, second_momentum, Adam.EPSILON, x.shape[1], x.stride(0), dy.stride(0),
-        INPUTS=wide, OUTPUTS=outputs, WIDE_OUTPUTS=dy.shape[2],
+        INPUTS=inputs, WIDE_INPUTS=wide, OUTPUTS=outputs, WIDE_OUTPUTS=dy.shape[2],
         X_ROW=x.stride(1), DY_ROW=dy.stride(1),
         ADAM=adam, SHORTER=shorter is not None, TURNED=by is not None,
         PARTS=1 if squares is None else squares.shape[1], ROWS=32, OUT=out, IN=inn, num_warps=warps,

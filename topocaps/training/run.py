@@ -148,7 +148,7 @@ def fit_together(
     sequences = sequences.to(where)
     validation = None if validation is None else validation.to(where)
     watcher = watcher or on_terminal("training")
-    runs = {id(m): m.finished(where) for m in members if m.is_finished}
+    runs = {id(m): m.finished() for m in members if m.is_finished}
     for group in _by_step([m for m in members if id(m) not in runs]).values():
         gc.collect()  # engines of the past
         free = free_memory(where)
@@ -176,15 +176,15 @@ class _Member:
         files = (self.folder.weights, self.folder.failure) if self.folder else ()
         return any(file.exists() for file in files)
 
-    def finished(self, where: torch.device) -> Run:
-        """The run that is in the folder already."""
+    def finished(self) -> Run:
+        """The run that is in the folder already, wherever it was trained."""
         assert self.folder is not None
+        device = self.folder.settings()["device"]
         if self.folder.failure.exists():
             why = read_json(self.folder.failure)["failure"]
-            return Run(self.model, [], 0.0, describe_device(where), self.folder, why)
+            return Run(self.model, [], 0.0, device, self.folder, why)
         load(self.folder.path, self.model)
         history = self.folder.records()
-        device = describe_device(where)
         return Run(self.model, history, history[-1]["seconds"], device, self.folder)
 
     def write_history(self, progress: Progress) -> None:

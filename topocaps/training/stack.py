@@ -58,7 +58,8 @@ class Stack:
         """Give the members the parameters that the stack has learned."""
         if len(self) == 1:
             for parameter in self.model.parameters():
-                parameter.data = parameter.data.contiguous()
+                # of its own: steps may have laid several into one tensor
+                parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
             return
         for name, together in self.tensors().items():
             for member, value in zip(self.members, together, strict=True):
