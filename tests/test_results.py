@@ -14,7 +14,7 @@ from topocaps.examine import Measured
 from topocaps.examine.examination import Later
 from topocaps.examine.topographic import TopographicExamination
 from topocaps.recipes import RECIPES, find
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, Learned
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS, Learned
 from topocaps.recipes.tables import TABLES, Number
 from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
@@ -291,6 +291,18 @@ def test_claims_are_judged_by_their_numbers(tmp_path):
         page = results.write_page().read_text()
         line = next(line for line in page.splitlines() if claim.text in line)
         assert line.endswith(f"| **{verdict}** |") and "against −190.0" in line
+
+
+def test_numbers_of_one_model_are_judged_beside_each_other(tmp_path):
+    results, claim = Results(tmp_path), OF_PARTS[1]  # free-form inference adds to what is read
+    for fitted, verdict in ((0.96, "holds"), (0.95, "does not hold"), (0.86, "does not hold")):
+        for seed, noise in enumerate((-0.001, 0.0, 0.001)):
+            read = {"amortised": 0.95 + noise, "optimised, refitted": fitted + noise}
+            numbers = {"free_form": {name: {"presences": value} for name, value in read.items()}}
+            results.keep(claim.this, seed, COMMON | numbers)
+        page = results.write_page().read_text()
+        line = next(line for line in page.splitlines() if claim.text in line)
+        assert line.endswith(f"| **{verdict}** |") and "against amortised 0.950" in line
 
 
 def test_single_seeds_are_judged_by_the_spread_of_others_or_not_at_all(tmp_path):

@@ -14,7 +14,7 @@ from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.models import VAE
 from topocaps.recipes import RECIPES, BaseRecipe, Recipe
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, HOLDS
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, HOLDS, OF_PARTS
 from topocaps.recipes.tables import TABLES, Number, Table
 
 NONE = "–"
@@ -182,7 +182,7 @@ class Results:
     def _claims(self) -> list[str]:
         """What the papers say beside their tables, judged by what there is."""
         lines = []
-        for claim in CLAIMS:
+        for claim in (*CLAIMS, *OF_PARTS):
             found = claim.judge(self)
             if found.verdict is not None:
                 lines.append(f"| {claim.text} | {found.found} | **{found.verdict}** |")
@@ -220,7 +220,8 @@ given the spread of other models on its data."""
 
 _CLAIMS_HEAD = """## Claims beside the tables
 
-`topocaps reproduce claims` runs what these need. A difference counts when it is more than two
+`topocaps reproduce claims` runs what these need, and the tables of parts and wholes what is said of
+those. A difference counts when it is more than two
 standard errors over seeds, where a single seed is given the spread of other models on its data;
 *in part*: in some of the numbers or seeds."""
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from topocaps.networks import Norm
-from topocaps.recipes import dsprites, mnist
+from topocaps.recipes import dsprites, mnist, part_whole
+from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.recipe import Recipe
 from topocaps.recipes.tables import Number
 
@@ -21,10 +22,10 @@ ENOUGH = 2.0  # standard errors that make a difference
 class Measured(Protocol):
     """What is known of models."""
 
-    def __call__(self, recipe: Recipe, number: Number) -> Sequence[float]:
+    def __call__(self, recipe: BaseRecipe, number: Number) -> Sequence[float]:
         """A number, of every seed."""
 
-    def spread(self, recipe: Recipe, number: Number) -> float | None:
+    def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
         """Its standard deviation over seeds, of models on the same data; None if nobody knows."""
 
 
@@ -41,14 +42,14 @@ class Better:
     """``this`` has better numbers than ``that``: all of them, some, or none."""
 
     text: str
-    this: Recipe
-    that: Recipe
+    this: BaseRecipe
+    that: BaseRecipe
     higher: tuple[Number, ...] = ()
     lower: tuple[Number, ...] = ()
     why: str = ""  #: a conclusion changes
 
     @property
-    def recipes(self) -> tuple[Recipe, ...]:
+    def recipes(self) -> tuple[BaseRecipe, ...]:
         return self.this, self.that
 
     def judge(self, measured: Measured) -> Verdict:
@@ -65,6 +66,29 @@ class Better:
             )
             shown.append(f"{number.label} {values}".replace("-", "−"))
         return Verdict("; ".join(shown), _verdict(good))
+
+
+@dataclass(frozen=True)
+class Above:
+    """A number of a model lies above another one, of the same model or of ``that``."""
+
+    text: str
+    this: BaseRecipe
+    number: Number
+    than: Number
+    that: BaseRecipe | None = None
+
+    def judge(self, measured: Measured) -> Verdict:
+        that = self.that or self.this
+        these, those = measured(self.this, self.number), measured(that, self.than)
+        if not these or not those:
+            return Verdict("", None)
+        found = " against ".join(
+            f"{number.label} {statistics.mean(values):,.{number.digits}f}"
+            for number, values in ((self.number, these), (self.than, those))
+        )
+        more = _is_more(measured, self.number, (self.this, these), (that, those))
+        return Verdict(found, _verdict([more]))
 
 
 @dataclass(frozen=True)
@@ -129,7 +153,7 @@ def _verdict(good: Sequence[bool | None]) -> str:
 
 
 def _is_more(
-    measured: Measured, number: Number, *of: tuple[Recipe, Sequence[float]]
+    measured: Measured, number: Number, *of: tuple[BaseRecipe, Sequence[float]]
 ) -> bool | None:
     """Whether the first mean is above the second by enough standard errors of their difference.
 
@@ -199,6 +223,50 @@ CLAIMS = (
     Within(
         "BubbleVAE learns invariance (6.3): t of one frame stands for all of its sequence",
         _of(dsprites.FIRST, "/bubble-1_3"), _HELD, least=-0.1,
+    ),
+)  # fmt: skip
+
+_PARTS, _TURNED = part_whole.DIGITS, part_whole.ROTATED[-1]
+
+
+def _free(label: str, *path: str, digits: int = 3) -> Number:
+    return Number(label, ("free_form", *path), digits)
+
+
+def _read(label: str, how: str, what: str, angle: str) -> Number:
+    return Number(label, (how, what, angle), 3)
+
+
+#: What the other paper says of parts and wholes; its tables' recipes are all that they need.
+OF_PARTS = (
+    Above(
+        "Free-form inference repairs digits turned by up to 90 degrees (Fig. 3)", _PARTS,
+        _free("MSE, amortised", "turned", "mse", digits=4),
+        _free("optimised", "turned", "mse, optimised", digits=4),
+    ),
+    Above(
+        "It adds about half a percent to what a probe reads off t⁰ (Fig. 3)", _PARTS,
+        _free("optimised, a probe of its own", "optimised, refitted", "presences"),
+        _free("amortised", "amortised", "presences"),
+    ),
+    Above(
+        "Wholes keep more of the class of a turned digit than a VAE does (Table 1)", _PARTS,
+        _read("up to 180 degrees, t⁰ and A⁰", "accuracy", "presences and poses", "180"),
+        _read("μ and σ", "accuracy", "posterior", "180"), part_whole.PLAIN,
+    ),
+    Above(
+        "Trained on turned digits, t⁰ is less like their classes (Fig. 4)", _PARTS,
+        _read("t⁰ of upright digits", "accuracy", "presences", "0"),
+        _read("trained and probed at up to 180 degrees", "refitted", "presences", "180"), _TURNED,
+    ),
+    Above(
+        "Many templates are nearly affine copies of another (Fig. 5 to 7)", _PARTS,
+        Number("random strokes, less the nearest copy", ("copies", "nearest_of_strokes"), 3),
+        Number("templates", ("copies", "nearest"), 3),
+    ),
+    Better(
+        "Normal poses have a tighter bound after points than from the start (2.3)",
+        part_whole.TUNED, part_whole.NORMAL, higher=(Number("ELBO", ("elbo",), 1),),
     ),
 )  # fmt: skip
 
