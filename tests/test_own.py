@@ -1,180 +1,42 @@
 """Sequences of your own: every kind shows the frames it was given; every mistake has a sentence."""
 
-import subprocess
 import sys
-import textwrap
 from dataclasses import replace
-from pathlib import Path
 
-import av
-import h5py
 import numpy as np
 import pytest
 import torch
+from own_sources import (
+    COLOUR,
+    GREY,
+    SIDE,
+    Items,
+    N,
+    S,
+    as_shown,
+    every_kind,
+    folder_of_clips,
+    folder_of_folders,
+    folder_of_videos,
+    h5,
+    npy,
+    npz,
+    pictures,
+    shown,
+    two_steps,
+    with_nan,
+    write_pictures,
+    write_video,
+)
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import topocaps as tc
 from topocaps.data.own import (
     MappedSequences,
-    ShiftedSequences,
-    from_images,
     read,
-    room_to_shift,
     split,
 )
 from topocaps.data.own.frames import Look
-from topocaps.data.sequences import Sequences
-from topocaps.training.watching import Silent
-
-N, S, SIDE = 5, 6, 16
-
-
-def pictures(count=N, frames=S, channels=3, side=SIDE, seed=0):
-    """Bytes (count, frames, side, side, channels)."""
-    shape = (count, frames, side, side, channels)
-    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
-
-
-COLOUR, GREY = pictures(), pictures(channels=1)[..., 0]
-
-
-def as_shown(x):
-    """Bytes (…, height, width, channels), or grey (…, height, width), as models take them."""
-    x = torch.from_numpy(np.ascontiguousarray(x))
-    return (x.movedim(-1, -3) if x.ndim == 5 else x[..., None, :, :]).float() / 255
-
-
-def shown(own):
-    return torch.cat([batch.x for batch in own.sequences.batches(2)])
-
-
-def write_video(path, frames):
-    """Without loss: frames (time, height, width[, 3])."""
-    kinds = ("rgb24", "bgr0") if frames.ndim == 4 else ("gray", "gray")
-    with av.open(str(path), "w") as file:
-        stream = file.add_stream("ffv1", rate=10)
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = kinds[1]
-        for one in frames:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(one), format=kinds[0])
-            file.mux(stream.encode(frame.reformat(format=kinds[1])))
-        file.mux(stream.encode())
-    return path
-
-
-def write_pictures(folder, frames):
-    """As 1.png to 12.png: in natural order, not in that of the alphabet."""
-    folder.mkdir(parents=True)
-    for n, one in enumerate(frames):
-        Image.fromarray(one).save(folder / f"{n + 1}.png")
-    return folder
-
-
-class Items(Dataset):
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, place):
-        return self.items[place]
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(torch.from_numpy(COLOUR))
-
-
-# every kind, with the frames that were put into it ------------------------------------------------
-
-
-def npy(folder):
-    np.save(folder / "x.npy", COLOUR)
-    return folder / "x.npy"
-
-
-def fortran_npy(folder):
-    np.save(folder / "x.npy", np.asfortranarray(COLOUR))
-    return str(folder / "x.npy")
-
-
-def npz(folder):
-    np.savez_compressed(folder / "x.npz", labels=np.zeros(900), imgs=COLOUR, small=COLOUR[:1])
-    return folder / "x.npz"
-
-
-def h5(folder, **how):
-    with h5py.File(folder / "x.h5", "w") as file:
-        file["labels"] = np.zeros(900)
-        file.create_dataset("train/frames", data=COLOUR, **how)
-        file["test"] = COLOUR[:1]
-    return folder / "x.h5"
-
-
-def chunked_h5(folder):
-    return h5(folder, compression="gzip")
-
-
-def named_h5(folder):
-    with h5py.File(folder / "x.h5", "w") as file:
-        file["larger"], file["frames/mine"] = pictures(9), COLOUR
-    return folder / "x.h5" / "frames" / "mine"
-
-
-def folder_of_folders(folder):
-    for n, frames in enumerate(COLOUR):
-        write_pictures(folder / "all" / f"take {n + 7}", frames)
-    (folder / "all" / ".hidden.png").write_text("")
-    return folder / "all"
-
-
-def folder_of_clips(folder):
-    for n, frames in enumerate(COLOUR):
-        np.save(folder / f"{n + 7}.npy", frames)
-    np.savez(folder / "7.npz", COLOUR[0])
-    (folder / "7.npy").unlink()
-    return folder
-
-
-def folder_of_videos(folder):
-    (folder / "walking").mkdir()
-    for n, frames in enumerate(COLOUR):
-        write_video(folder / "walking" / f"{n + 7}.mkv", frames)
-    return folder
-
-
-KINDS = {
-    "array": lambda folder: COLOUR,
-    "array, channels first": lambda folder: COLOUR.transpose(0, 1, 4, 2, 3),
-    "tensor": lambda folder: torch.from_numpy(COLOUR),
-    "list": lambda folder: list(COLOUR),
-    "data set": lambda folder: TensorDataset(torch.from_numpy(COLOUR), torch.zeros(N)),
-    "data set without labels": lambda folder: Items(torch.from_numpy(COLOUR)),
-    "data set that only iterates": lambda folder: Stream(),
-    "npy": npy,
-    "npy in Fortran's order": fortran_npy,
-    "npz": npz,
-    "h5": h5,
-    "h5, compressed": chunked_h5,
-    "h5, named": named_h5,
-    "folders of pictures": folder_of_folders,
-    "clips": folder_of_clips,
-    "videos": folder_of_videos,
-    "list of videos": lambda folder: sorted((folder_of_videos(folder) / "walking").iterdir(),
-                                            key=lambda path: int(path.stem)),
-}  # fmt: skip
-every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-
-
-def two_steps(sequences, likelihood="bernoulli"):
-    topography = tc.Topography(2, (4,), window=min(3, sequences.frames))
-    model = tc.TopographicVAE.mlp(
-        sequences.frame_shape, topography, hidden=(8,), likelihood=likelihood
-    )
-    training = tc.Training(batch=4, epochs=1, epoch_size=8)
-    return tc.fit(model, sequences, training=training, watcher=Silent(), device="cpu").history
 
 
 @every_kind
@@ -373,13 +235,6 @@ def two_kinds(folder):
     return folder
 
 
-def with_nan(folder):
-    x = COLOUR / 255
-    x[3, 2, 1] = np.nan
-    np.save(folder / "x.npy", x)
-    return folder / "x.npy"
-
-
 def one_of_bytes(folder):
     """Clips in [0, 1], but for one that was not divided by 255."""
     for n, x in enumerate(COLOUR / 255):
@@ -530,278 +385,6 @@ def test_one_clip_is_split_in_time_and_no_frame_is_on_both_sides(where):
         split(replace(own, sequences=MappedSequences.over(x)) if where == "mapped" else read(x))
     with pytest.raises(tc.BadInput, match="share must be between 0 and 1"):
         split(own, 1.5)
-
-
-# in their file ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_is_large(monkeypatch):
-    monkeypatch.setattr("topocaps.data.own.reading.LARGE", 100)
-
-
-@pytest.mark.parametrize("kind", [npy, fortran_npy, h5])
-@pytest.mark.parametrize("how", [{}, {"size": 8, "grey": True, "frames": 3, "stride": 2}])
-def test_a_mapped_file_shows_what_one_in_memory_does(kind, how, tmp_path, monkeypatch):
-    path = kind(tmp_path)
-    held = read(path, **how)
-    monkeypatch.setattr("topocaps.data.own.reading.LARGE", 100)
-    own = read(path, **how)
-    mapped = own.sequences
-    assert isinstance(mapped, MappedSequences) and mapped.on_host and own.found["on_host"]
-    assert torch.equal(shown(own), shown(held)) and len(mapped) == len(held.sequences)
-    assert own.found == held.found | {"on_host": True, "kind": own.found["kind"]}
-    assert torch.equal(mapped.show(mapped.fixed()).x, shown(held))
-    drawn = mapped.draw(50, torch.Generator()).x
-    stacked = mapped.show(mapped.choose(torch.rand(2, 3, mapped.numbers))).x
-    assert stacked.shape == (2, 3, mapped.frames, *mapped.frame_shape)
-    among = (drawn[:, None] == shown(held)).flatten(2).all(2)
-    assert among.any(1).all() and among.any(0).all()
-    assert two_steps(mapped)
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_a_mapped_file_is_known_by_a_sample_and_its_settings(tmp_path):
-    own = read(npy(tmp_path))
-    assert own.sequences.digest() == read(tmp_path / "x.npy").sequences.digest()
-    others = [read(tmp_path / "x.npy", **how) for how in ({"frames": 3}, {"grey": True})]
-    np.save(tmp_path / "y.npy", pictures(seed=1))
-    others.append(read(tmp_path / "y.npy"))
-    fixed = own.sequences.balanced(3, seed=0)
-    digests = {one.digest() for one in (own.sequences, fixed, *(o.sequences for o in others))}
-    assert len(digests) == 5
-    assert len(fixed) == 3 and fixed.fixed().equal(own.sequences.balanced(3, seed=0).fixed())
-    assert torch.equal(fixed.draw(9, torch.Generator()).x.unique(dim=0),
-                       next(fixed.batches(3)).x.unique(dim=0))  # fmt: skip
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_mistakes_in_a_mapped_file_have_sentences_too(tmp_path):
-    with pytest.raises(tc.BadInput, match=r"sequence 3 of .*x\.npy holds NaN"):
-        read(with_nan(tmp_path))
-    np.save(tmp_path / "x.npy", COLOUR.astype(np.float32))
-    with pytest.raises(tc.BadInput, match="look like bytes: divide"):
-        read(tmp_path / "x.npy")
-    np.save(tmp_path / "x.npy", COLOUR.astype(int))
-    with pytest.raises(tc.BadInput, match="holds int64"):
-        read(tmp_path / "x.npy")
-    with pytest.raises(tc.BadInput, match="fewer than frames=7"):
-        read(npy(tmp_path), frames=7)
-
-
-SPARSE = """
-import sys
-from pathlib import Path
-import numpy as np
-import torch
-import topocaps as tc
-from topocaps.data.own import read, split
-from topocaps.training.watching import Silent
-
-def memory(kind):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) * 1024
-
-torch.set_num_threads(1)
-before = memory("RssAnon")
-own = read(sys.argv[1])
-assert own.found["on_host"] and own.found["sequences"] == int(sys.argv[2]), own.found
-last = own.sequences.show(torch.tensor([[len(own.sequences) - 1, 0]])).x
-assert (last == 0.2).all() and last.shape == (1, 16, 3, 32, 32)
-train, held_out = split(own)
-topography = tc.Topography(2, (4,), window=3)
-model = tc.TopographicVAE.mlp(train.frame_shape, topography, hidden=(8,))
-training = tc.Training(batch=32, epochs=1, epoch_size=128)
-(record,) = tc.fit(model, train, training=training, watcher=Silent(), device="cpu").history
-assert record["step"] == 4
-next(held_out.balanced(16, seed=0).batches(16))
-print(memory("RssAnon") - before, memory("VmHWM"))
-"""
-
-
-def test_30_gb_are_trained_on_with_little_memory(tmp_path):
-    """A sparse file: zeros but for the last sequence, which is 51 (0.2)."""
-    path, shape = tmp_path / "large.npy", (30 * 2**30 // (16 * 3 * 32 * 32), 16, 3, 32, 32)
-    with path.open("wb") as file:
-        described = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, described)
-        end = file.tell() + int(np.prod(shape))
-        try:
-            file.truncate(end)
-        except OSError:
-            pytest.skip("files here are not as large")
-        file.seek(end - int(np.prod(shape[1:])))
-        file.write(bytes([51]) * int(np.prod(shape[1:])))
-    if path.stat().st_blocks * 512 > 2**24:
-        pytest.skip("files here are not sparse")
-    code = ["-c", textwrap.dedent(SPARSE), str(path), str(shape[0])]
-    done = subprocess.run(
-        [sys.executable, *code], capture_output=True, text=True, cwd=Path(__file__).parents[1]
-    )
-    assert done.returncode == 0, done.stderr
-    grown, highest = map(int, done.stdout.split())
-    assert grown < 400 * 2**20 and highest < 2 * 2**30
-
-
-# pictures that move -------------------------------------------------------------------------------
-
-
-def blob(side=17):
-    """A smooth spot off the centre: one grey picture in [0, 1]."""
-    y, x = np.mgrid[:side, :side] - side // 2
-    return np.exp(-((x - 3) ** 2 + y**2) / 6).astype(np.float32)
-
-
-def centre(x):
-    """Where the mass of pictures (…, height, width) is: x and y from the middle."""
-    grid = torch.arange(x.shape[-1]) - (x.shape[-1] - 1) / 2
-    mass = x.sum((-2, -1))
-    return (
-        torch.stack([(x.sum(-2) * grid).sum(-1), (x.sum(-1) * grid).sum(-1)], -1) / mass[..., None]
-    )
-
-
-def moved(name, frames=8, images=None):
-    """One sequence from its first value on, (frames, channels, height, width)."""
-    sequences = from_images(blob()[None] if images is None else images, name, frames)
-    script = torch.stack([torch.zeros(frames, dtype=torch.long), torch.arange(frames)], -1)
-    return sequences.show(script).x
-
-
-def test_pictures_turn_grow_and_shift():
-    turn = 2 * np.pi * torch.arange(8) / 8
-    expected = 3 * torch.stack([turn.cos(), -turn.sin()], -1)  # counter-clockwise, y points down
-    assert (centre(moved("rotation"))[:, 0] - expected).abs().max() < 0.1
-    assert torch.allclose(moved("rotation")[0, 0], torch.from_numpy(blob()), atol=1e-6)
-    sizes = centre(moved("scale"))[:, 0, 0] / 3
-    assert (sizes - torch.linspace(0.60, 1.26, 8)).abs().max() < 0.05
-    middle = np.roll(blob(), -3, 1)[None]
-    for axis, name in enumerate(("shift_x", "shift_y")):
-        found = centre(moved(name, images=middle))[:, 0]
-        assert (found[:, axis] - 17 * torch.linspace(-0.25, 0.25, 8)).abs().max() < 0.2
-        assert found[:, 1 - axis].abs().max() < 0.05
-
-
-def test_grey_takes_a_colour_and_colours_are_turned():
-    grey = moved("hue", 3)
-    assert grey.shape == (3, 3, 17, 17)
-    assert torch.allclose(grey[1, 1], torch.from_numpy(blob())) and grey[1, 0].max() == 0
-    red = np.zeros((1, 3, 17, 17), np.float32)
-    red[0, 0] = blob()
-    assert torch.allclose(moved("hue", 3, red), grey, atol=1e-6)
-
-
-def test_pictures_that_move_are_sequences_like_any_other(tmp_path):
-    names = ("rotation", "scale", "shift_x", "shift_y", "hue")
-    folder = write_pictures(tmp_path / "stills", COLOUR.reshape(-1, SIDE, SIDE, 3))
-    sequences = from_images(folder, names, 9, size=8)
-    assert (len(sequences), sequences.frames, sequences.frame_shape) == (N * S, 9, (3, 8, 8))
-    batch = sequences.draw(200, torch.Generator())
-    assert batch.x.shape == (200, 9, 3, 8, 8) and batch.x.min() >= 0 and batch.x.max() <= 1
-    changes = (batch.factors != batch.factors[:, :1]).any(1)
-    assert (changes.sum(1) == 1).all() and changes.sum(0).min() > 20
-    fixed = sequences.balanced(2, seed=0)
-    assert len(fixed) == 10 and fixed.fixed().equal(sequences.balanced(2, seed=0).fixed())
-    own = read(sequences)
-    train, held_out = split(own, 0.2)
-    assert (len(train), len(held_out)) == (24, 6) and own.likelihood == "bernoulli"
-    assert two_steps(train)
-    np.save(tmp_path / "stills.npy", COLOUR[:, 0])
-    for images in (tmp_path / "stills.npy", COLOUR[:, 0], read(COLOUR[:, :1])):
-        assert torch.equal(from_images(images, "scale", 4).images, as_shown(COLOUR)[:, 0].mul(255))
-
-
-@pytest.mark.parametrize(
-    "images, name, sentence",
-    [
-        (blob()[None], "spin", "one or some of rotation, scale, shift_x, shift_y, hue, not 'spin'"),
-        (COLOUR, "scale", "too many axes"),
-        (8 * blob()[None], "scale", r"must lie in \[0, 1\]"),
-        (read(COLOUR), "scale", "these are sequences already"),
-    ],
-)
-def test_pictures_that_cannot_move(images, name, sentence):
-    with pytest.raises(tc.BadInput, match=sentence):
-        from_images(images, name, 4)
-
-
-def test_pictures_that_are_too_large_are_made_smaller_and_said_to_be():
-    own = read(pictures(side=20), at_most=10)
-    assert own.found["frame_shape"] == [3, 10, 10]
-    assert "pictures of 20 x 20 were made that small" in str(own)
-    assert torch.equal(shown(own), shown(read(pictures(side=20), size=10)))
-    wide = np.zeros((2, 3, 12, 30), np.uint8)
-    assert read(wide, at_most=6).found["frame_shape"] == [1, 6, 15]
-    for how in ({"at_most": 16}, {"size": 16, "at_most": 4}):
-        own = read(COLOUR, **how)
-        assert torch.equal(shown(own), as_shown(COLOUR)) and "small" not in str(own)
-    assert read(np.zeros((2, 3, 40), np.float32), at_most=8).found["frame_shape"] == [40]
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_a_mapped_file_is_made_smaller_too(tmp_path):
-    own = read(npy(tmp_path), at_most=8)
-    assert own.found["on_host"] and own.found["shrunk"] == ["16 x 16"]
-    assert torch.equal(shown(own), shown(read(COLOUR, size=8)))
-
-
-# pictures in other places -------------------------------------------------------------------------
-
-
-def shifted(shift=2):
-    x = torch.from_numpy(COLOUR).movedim(-1, -3).flatten(0, 1)
-    return ShiftedSequences(x, torch.arange(N * S).reshape(N, S), shift=shift)
-
-
-def test_shifted_sequences_are_where_they_were_when_fixed():
-    sequences = shifted()
-    assert torch.equal(next(sequences.batches(N)).x, as_shown(COLOUR))
-    fixed = sequences.balanced(3, seed=0)
-    among = (next(fixed.batches(3)).x[:, None] == as_shown(COLOUR)).flatten(2).all(2)
-    assert among.any(1).all()
-
-
-def test_all_frames_of_a_drawn_sequence_are_shifted_alike():
-    drawn = shifted().draw(400, torch.Generator().manual_seed(0)).x
-    middle = as_shown(COLOUR)[..., 2:-2, 2:-2]  # what no shift loses
-    found = set()
-    for down in range(5):
-        for right in range(5):
-            part = drawn[..., down : down + SIDE - 4, right : right + SIDE - 4]
-            hits = (part[:, None] == middle).flatten(2).all(2).any(1)
-            found |= {(down, right)} if hits.any() else set()
-    assert len(found) == 25
-    moved = shifted().show(torch.tensor([[[7, 2, -1]]])).x[0, 0]
-    x = as_shown(COLOUR).flatten(0, 1)[7]
-    assert torch.equal(moved[:, :-2, 1:], x[:, 2:, :-1])
-    assert torch.equal(moved[:, -1, 1:], x[:, -1, :-1])  # the edge goes on
-    assert torch.equal(moved[:, :-2, 0], x[:, 2:, 0])
-
-
-def spots(places, side=40):
-    """A sequence for each place (row, column): a spot that grows there."""
-    x = torch.zeros(len(places), 4, 1, side, side)
-    for clip, (row, column) in zip(x, places, strict=True):
-        for n, frame in enumerate(clip):
-            frame[0, row - n : row + n + 1, column - n : column + n + 1] = 1
-    return Sequences.of(x)
-
-
-@pytest.mark.parametrize(
-    "places, room",
-    [([(20, 20)], 1), ([(19, 20), (20, 20), (21, 20)], 2), ([(10, 10), (30, 12)], 4)],
-)
-def test_room_to_shift_is_twice_what_clips_lie_apart_or_a_tenth_of_a_side(places, room):
-    assert room_to_shift(spots(places * 6)) == room
-
-
-def test_there_is_room_where_nothing_is_seen():
-    assert room_to_shift(Sequences.of(torch.ones(3, 4, 1, 8, 8))) == 1
-
-
-def test_shifted_sequences_train():
-    assert two_steps(shifted())
-    assert shifted(1).digest() != shifted(2).digest()
 
 
 def test_a_look_says_what_it_cannot_do():
