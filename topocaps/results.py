@@ -250,7 +250,8 @@ are of MNIST's test images, and of held-out orbits of sprites; where these are *
 a re-rendering in dSprites' geometry, not dSprites. CapCorr takes the most favourable
 start where a factor loops. *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame,
 below 0 worse than not moving; frames inside the window do not count, so a window over the whole
-sequence has none."""
+sequence has none. Minutes of training are as they were, also where other programs shared the
+GPU."""
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -260,7 +260,7 @@ OF_PARTS = (
         _read("trained and probed at up to 180 degrees", "refitted", "presences", "180"), _TURNED,
     ),
     Within(
-        "Many templates, a quarter or more, are nearly affine copies of another (Fig. 5 to 7)",
+        "Many templates are nearly affine copies of another (Fig. 5 to 7; a quarter is many here)",
         _PARTS, Number("share of copies (by chance 0.05)", ("copies", "share"), 2), least=0.25,
     ),
     Better(
