@@ -66,12 +66,12 @@ _WALKED = (
 )
 _AXES = tuple(Number(f"{f} along its own axis", ("own_axis", f), 2) for f in ("x", "y"))
 _MISSING = tuple(
-    Number(f"{share} missing: {way}", ("missing", key, way), 0)
+    Number(way, ("missing", key, way), 0, of=f"{share} missing")
     for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
     for way in ("filled", "held", "mean")
 )
 _PROBES = tuple(
-    Number(f"{what}, {labels:,} labels", ("probes", what, str(labels)), 3)
+    Number(f"{labels:,} labels", ("probes", what, str(labels)), 3, of=what)
     for what in ("t", "pooled")
     for labels in (10, 100, 1000, 10_000)
 )
