@@ -9,9 +9,11 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from topocaps import BadInput, study
+from topocaps import BadInput, PartWhole, part_figures, study
 from topocaps.data.mnist import Digits
+from topocaps.data.moved import Moves
 from topocaps.examine.digits import probed
+from topocaps.examine.part_whole import accuracy
 from topocaps.recipes import find, part_whole
 from topocaps.recipes.tables import TABLES
 from topocaps.reproduce import reproduce
@@ -87,7 +89,6 @@ def test_a_run_that_has_collapsed_says_so(tmp_path, monkeypatch):
 
 
 def test_a_tuned_model_starts_from_the_weights_of_its_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr("topocaps.study.find", small)
     job = study.Job(small("capsules/mnist-tuned"), tmp_path / "tuned", seed=3)
     first, seen = study._initial, {}
 
@@ -100,14 +101,59 @@ def test_a_tuned_model_starts_from_the_weights_of_its_seed(tmp_path, monkeypatch
     (run,) = study.run_jobs([job], device="cpu")
     started = study.Finished.open(tmp_path / "tuned" / "start")
     assert started.settings["seed"] == 3 and run.metrics["is_bound"]
+    assert run.metrics["start"] == {"recipe": "capsules/mnist", "epochs": 1}
+    assert run.settings["start"]["training"]["epochs"] == 1
     for name, value in started.model.state_dict().items():
         assert torch.equal(value, seen["capsules/mnist-tuned"][name]), name
 
 
 def test_normal_poses_from_the_start_are_trained_for_as_long_as_both_together():
     normal, tuned = find("capsules/mnist-normal"), find("capsules/mnist-tuned")
-    both = tuned.training.epochs + find(tuned.start).training.epochs
+    both = tuned.training.epochs + tuned.start.training.epochs
     assert normal.training == replace(tuned.training, epochs=both)
+
+
+def test_what_a_recipe_has_alike_with_its_start_stays_alike():
+    tuned = find("capsules/mnist-tuned")
+    changed = tuned.change(["sizes=(8,12)", "epochs=2", "lr=1e-4", "poses_are=normal"])
+    assert changed.start.capsules == replace(tuned.start.capsules, sizes=(8, 12))
+    assert changed.start.training == replace(tuned.start.training, epochs=2)
+    assert changed.training.optimiser.lr == 1e-4
+
+
+def test_a_start_that_failed_leaves_out_what_begins_there_and_nothing_else(tmp_path):
+    tuned, other = small("capsules/mnist-tuned"), small("capsules/mnist-normal")
+    broken = replace(tuned, start=small("capsules/mnist").change(["lr=1e30", "epoch_size=80"]))
+    jobs = [study.Job(broken, tmp_path / "tuned"), study.Job(other, tmp_path / "other")]
+    for _ in range(2):
+        said = []
+        (run,) = study.run_jobs(jobs, device="cpu", say=said.append)
+        assert run.name == other.name
+        assert "capsules/mnist-tuned, seed 0: left out, as what it starts from failed" in said
+
+
+@pytest.mark.parametrize("name", ["rotated-90", "affnist"])
+def test_probes_and_their_control_see_digits_that_are_not_moved(name, tmp_path, monkeypatch):
+    seen = []
+
+    def look(model, train, test):
+        seen.append((train.moves, len(train), test.moves, len(test)))
+        return accuracy(model, train, test)
+
+    monkeypatch.setattr("topocaps.examine.part_whole.accuracy", look)
+    recipe = small(f"capsules/{name}")
+    (run,) = study.run_jobs([study.Job(recipe, tmp_path)], device="cpu", reports=False)
+    still = Moves(canvas=run.model.frame_shape[-1])
+    assert seen == [(still, 40, still, 40)] * 2
+
+
+def test_samples_of_turned_scenes_are_coloured_where_they_are(monkeypatch):
+    rows = []
+    monkeypatch.setattr(part_figures, "_rows", lambda images, names: rows.extend(images))
+    torch.manual_seed(0)
+    part_figures.samples(PartWhole((1, 28, 28), sizes=(2, 3), width=8, depth=1, turns=4))
+    image, coloured = (row.amax(-3) for row in rows)
+    assert ((image > 0.02) == (coloured > 0.02)).double().mean() > 0.99
 
 
 def test_affnist_itself_is_measured_where_it_lies_beside_mnist(tmp_path):

@@ -144,3 +144,9 @@ def test_digits_are_probed_from_their_own_sequences(monkeypatch):
     found = topographic.probe_digits(model, None)
     assert found.keys() == {"t", "pooled"} and list(found["t"]) == ["10", "30"]
     assert found["t"]["30"] > 0.7
+
+
+def test_features_that_are_not_finite_are_refused():
+    features = torch.tensor([[0.0], [torch.inf]])
+    with pytest.raises(tc.NonFinite, match="a probe takes finite features"):
+        fit_probe(features, torch.tensor([0, 1]), whiten=True)

@@ -19,6 +19,7 @@ from topocaps.recipes.tables import TABLES, Number
 from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
+from topocaps.results_page import draw, write_page
 
 COMMON = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
 TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
@@ -146,9 +147,47 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
 
 def test_what_a_short_run_starts_from_is_as_short():
     tuned = find("capsules/mnist-tuned").shortened(1)
-    job = study.Job(tuned, tmp := Path("runs/tuned"), start=Path("runs/start"), start_epochs=1)
+    job = study.Job(tuned, Path("runs/tuned"), start=Path("runs/start"))
     assert (job.before.recipe.training.epochs, job.before.out) == (1, Path("runs/start"))
-    assert study.Job(tuned, tmp).before.recipe == find("capsules/mnist")
+    whole = study.Job(find("capsules/mnist-tuned"), Path("runs/tuned"))
+    assert whole.before == study.Job(find("capsules/mnist"), Path("runs/tuned/start"))
+
+
+def test_results_from_another_start_are_not_taken_for_these(tmp_path):
+    results, tuned = Results(tmp_path), find("capsules/mnist-tuned")
+    own = COMMON | {"epochs": tuned.training.epochs}
+    for epochs in (tuned.start.training.epochs, 60):
+        results.keep(tuned, 0, own | {"start": {"recipe": "capsules/mnist", "epochs": epochs}})
+        if epochs != 60:
+            assert results.has(tuned, 0)
+    with pytest.raises(tc.BadInput, match="of 60 and 30 epochs, and 30 and 30 are asked for"):
+        results.has(tuned, 0)
+
+
+def test_what_was_put_off_is_not_what_was_measured(tmp_path):
+    results, recipe = Results(tmp_path), find("capsules/mnist")
+    some = {"accuracy": {"presences": {"0": 0.9}}, "mse": 0.1, "put_off": ["accuracy", "copies"]}
+    results.keep(recipe, 0, COMMON | {"epochs": recipe.training.epochs} | some)
+    assert not results.names(recipe, 0) & {"accuracy", "copies"}
+    upright, turned = (Number("", ("accuracy", "presences", way), 3) for way in ("0", "45"))
+    assert results.has(recipe, 0, [upright]) and not results.has(recipe, 0, [upright, turned])
+
+
+def test_a_bad_failure_is_named_before_anything_is_trained(tmp_path):
+    path = Results(tmp_path).path(find("mnist/fast/vae"), 0).with_name("failed-0.json")
+    path.parent.mkdir(parents=True)
+    path.write_text("[]")
+    with pytest.raises(tc.BadInput, match="does not say what failed: remove it"):
+        Results(tmp_path).check()
+
+
+def test_runs_shorter_than_their_own_recipe_are_said_to_be(tmp_path):
+    """Though another recipe of the table has as few epochs."""
+    results = Results(tmp_path)
+    for name in ("mnist", "vae"):
+        read = {"accuracy": {"presences": {"0": 0.9}, "posterior": {"0": 0.9}}, "epochs": 30}
+        results.keep(find(f"capsules/{name}"), 0, COMMON | read)
+    assert "`topocaps reproduce capsules-table1 --epochs 30`" in write_page(results).read_text()
 
 
 def test_names_go_together_and_groups_go_one_by_one():
@@ -181,15 +220,15 @@ def test_a_run_that_is_said_to_be_bad_is_on_the_page(tmp_path):
     results, recipe = Results(tmp_path), find("capsules/mnist")
     said = {"accuracy": {"presences": {"0": 0.1}}, "complaint": "collapsed: the top is dead"}
     results.keep(recipe, 0, COMMON | said | {"seed": 0})
-    assert "seed 0: collapsed: the top is dead" in results.write_page().read_text()
+    assert "seed 0: collapsed: the top is dead" in write_page(results).read_text()
     said["complaint"] += " (spread 0.01); take another seed"
     results.keep(recipe, 3, COMMON | said | {"seed": 3})
-    assert "seeds 0, 3: collapsed: the top is dead |" in results.write_page().read_text()
+    assert "seeds 0, 3: collapsed: the top is dead |" in write_page(results).read_text()
 
 
 def test_results_of_other_epochs_are_not_mixed(small, tmp_path):
     reproduce(tmp_path, seeds=1)
-    with pytest.raises(tc.BadInput, match="of 1 epochs, and 2 are asked for: choose another --out"):
+    with pytest.raises(tc.BadInput, match="of 1 epochs, and 2 are asked for: remove it"):
         reproduce(tmp_path, seeds=1, epochs=2)
 
 
@@ -230,8 +269,8 @@ def test_figures_are_drawn_from_numbers(tmp_path):
             results.keep(find(f"sprites/submission/{name}"), seed, metrics)
     read = {"t": {"10": 0.2, "100": 0.5}, "pooled": {"10": 0.1, "100": 0.4}}
     results.keep(find("mnist/fast/vae"), 0, metrics | {"probes": read})
-    results.draw()
-    page = results.write_page().read_text()
+    draw(results)
+    page = write_page(results).read_text()
     assert (tmp_path / "figure5.png").exists() and (tmp_path / "sprites-by-lag.png").exists()
     assert (tmp_path / "probes.png").exists() and "![probes](probes.png)" in page
     assert "![figure5](figure5.png)" in page and "![table5](sprites-by-lag.png)" in page
@@ -280,7 +319,7 @@ def test_claims_are_judged_by_their_numbers(tmp_path):
             numbers = {"log_px_paper": likelihood, "equivariance_error": error}
             results.keep(recipe, seed, COMMON | numbers)
 
-    assert "Claims" not in results.write_page().read_text()
+    assert "Claims" not in write_page(results).read_text()
     keep(claim.that, [-190.0, -191.0, -189.0], [3000, 3010, 2990])
     for likelihoods, errors, verdict in (
         ([-185.0, -186.0, -184.0], [2000, 2010, 1990], "holds"),
@@ -288,7 +327,7 @@ def test_claims_are_judged_by_their_numbers(tmp_path):
         ([-190.1, -191.1, -189.1], [3001, 3011, 2991], "does not hold"),
     ):
         keep(claim.this, likelihoods, errors)
-        page = results.write_page().read_text()
+        page = write_page(results).read_text()
         line = next(line for line in page.splitlines() if claim.text in line)
         assert line.endswith(f"| **{verdict}** |") and "against −190.0" in line
 
@@ -300,7 +339,7 @@ def test_numbers_of_one_model_are_judged_beside_each_other(tmp_path):
             read = {"amortised": 0.95 + noise, "optimised, refitted": fitted + noise}
             numbers = {"free_form": {name: {"presences": value} for name, value in read.items()}}
             results.keep(claim.this, seed, COMMON | numbers)
-        page = results.write_page().read_text()
+        page = write_page(results).read_text()
         line = next(line for line in page.splitlines() if claim.text in line)
         assert line.endswith(f"| **{verdict}** |") and "against amortised 0.950" in line
 
@@ -313,12 +352,13 @@ def test_single_seeds_are_judged_by_the_spread_of_others_or_not_at_all(tmp_path)
         results.keep(recipe, seed, COMMON | numbers)
 
     def line():
-        page = results.write_page().read_text()
+        page = write_page(results).read_text()
         return next(line for line in page.splitlines() if claim.text in line)
 
     keep(claim.this, 0, -190.0)
     keep(claim.that, 0, -190.5)
     assert "not decided: single seeds" in line()
+    assert CONCLUSIONS[0].why not in write_page(results).read_text()
     for seed, likelihood in enumerate((-188.0, -189.0, -190.0)):  # a spread of 1
         keep(find("mnist/camera-ready/vae"), seed, likelihood)
     assert "does not hold" in line()
@@ -330,12 +370,12 @@ def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
     """E_eq of a trained model must be lower than that of the same model before its first step."""
     results = Results(tmp_path)
     learned = next(one for one in CONCLUSIONS if isinstance(one, Learned))
-    assert "Conclusions" not in results.write_page().read_text()
+    assert "Conclusions" not in write_page(results).read_text()
     for trained, verdict in (([400, 410], "holds"), ([500, 510], "does not hold")):
         for seed, error in enumerate(trained):
             numbers = {"equivariance_error": error, "untrained": {"equivariance_error": 450 + seed}}
             results.keep(learned.these[0], seed, COMMON | numbers)
-        page = results.write_page().read_text()
+        page = write_page(results).read_text()
         line = next(line for line in page.splitlines() if learned.text in line)
         assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")
 

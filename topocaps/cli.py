@@ -21,8 +21,9 @@ from topocaps.files import make_folder
 from topocaps.fitting import EPOCHS, fit_own
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.data import OwnSequences
-from topocaps.reproduce import named, names
+from topocaps.reproduce import missing, named, names
 from topocaps.reproduce import reproduce as run_tables
+from topocaps.results import Results
 from topocaps.sequence_model import SequenceModel
 from topocaps.version import __version__
 
@@ -210,7 +211,7 @@ def reproduce(
     what: Annotated[
         list[str], typer.Argument(help=f"Of {', '.join(names())}, extensions, and all.")
     ],
-    epochs: Annotated[int | None, typer.Option(help="Instead of the papers' 100.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of each, instead of its recipe's.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.", min=1)] = 3,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results [results; results-short with --epochs].")
@@ -228,7 +229,10 @@ def reproduce(
     short = "" if epochs is None else "-short"
     folder = out or Path(f"results{short}")
     runs = runs or Path("runs") / f"reproduce{short}"
-    for tables in named(what):
+    groups, there = named(what), Results(folder)
+    for name in (name for tables in groups for name in tables):  # refuse before anything is run
+        missing(name, there, runs, epochs, seeds)
+    for tables in groups:
         page = run_tables(tables, folder, runs, epochs, seeds, data, device, _say)
     _out.print(str(page), soft_wrap=True)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from topocaps.capsules import Capsules, PartWhole, composite, poses
 from topocaps.capsules.free_form import optimise
+from topocaps.capsules.model import in_image
 from topocaps.figures import canvas, show_rows, tile
 
 TEMPLATES_CAPTION = (
@@ -86,7 +87,8 @@ def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
 def samples(model: PartWhole, count: int = 16) -> Figure:
     """Images from the prior, and which parts they are made of."""
     scene = model.sample(count)
-    return _rows([_rgb(scene.x), coloured(model, scene.layers[-1])], ("image", "parts"))
+    parts = in_image(scene.layers[-1], scene.turn)
+    return _rows([_rgb(scene.x), coloured(model, parts)], ("image", "parts"))
 
 
 def _rgb(x: Tensor) -> Tensor:

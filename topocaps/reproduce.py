@@ -12,8 +12,10 @@ from topocaps.examine import examination_of
 from topocaps.files import make_folder, read_json
 from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
+from topocaps.recipes.part_whole import PartWholeRecipe
 from topocaps.recipes.tables import TABLES, Number
 from topocaps.results import PUT_OFF, Results
+from topocaps.results_page import draw, write_page
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
 from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
@@ -29,7 +31,7 @@ def reproduce(
     out: Path,
     runs: Path,
     epochs: int | None = None,
-    seeds: int = 3,
+    seeds: int = SEEDS,
     data: Path | None = None,
     device: str = "auto",
     say: Say = lambda line: None,
@@ -42,24 +44,12 @@ def reproduce(
     make_folder(out)
     results = Results(out)
     results.check()
-    wanted = {name: [as_long(recipe, epochs) for recipe in recipes_of(name)] for name in tables}
     jobs: dict[Path, Job] = {}
-    for name, recipes in wanted.items():
-        missing = [
-            Job(
-                recipe,
-                runs / recipe.name / f"seed-{seed}",
-                seed,
-                runs / recipe.start / f"seed-{seed}" if recipe.start else None,
-                epochs,
-            )
-            for recipe in recipes
-            for seed in range(seeds)
-            if not results.has(recipe, seed, numbers_of(name))
-        ]
-        there = len(recipes) * seeds - len(missing)
-        say(f"{name}: {there} results are there, {len(missing)} to run")
-        jobs |= {job.out: job for job in missing}
+    for name in tables:
+        found = missing(name, results, runs, epochs, seeds)
+        there = len(recipes_of(name)) * seeds - len(found)
+        say(f"{name}: {there} results are there, {len(found)} to run")
+        jobs |= {job.out: job for job in found}
     if epochs is not None:
         say(
             f"short: epochs of each: {epochs}, seeds: {seeds}; the page says what it is measured on"
@@ -81,10 +71,27 @@ def reproduce(
         if (failure := RunFolder(job.out).failure).exists():
             results.keep_failure(job.recipe, job.seed, read_json(failure)["failure"])
     if epochs is not None:
-        for name, recipes in wanted.items():
-            say(_how_long(name, results, recipes, epochs))
-    results.draw()
-    return results.write_page()
+        for name in tables:
+            say(_how_long(name, results, epochs))
+    draw(results)
+    return write_page(results)
+
+
+def missing(
+    name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int = SEEDS
+) -> list[Job]:
+    """What is to be run for a table; results that are of other recipes than now are refused."""
+    return [
+        Job(
+            recipe,
+            runs / recipe.name / f"seed-{seed}",
+            seed,
+            runs / recipe.start.name / f"seed-{seed}" if recipe.start else None,
+        )
+        for recipe in (as_long(recipe, epochs) for recipe in recipes_of(name))
+        for seed in range(seeds)
+        if not results.has(recipe, seed, numbers_of(name))
+    ]
 
 
 EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
@@ -149,9 +156,9 @@ def _show(run: Finished, folder: Path, data: Path | None) -> None:
         figures.save(figure, folder / f"{name}.png", dpi=80)
 
 
-def _how_long(name: str, results: Results, recipes: Sequence[BaseRecipe], epochs: int) -> str:
+def _how_long(name: str, results: Results, epochs: int) -> str:
     """What the whole table would take here and on a GPU, from what this part of it took."""
-    found = [one for recipe in recipes for one in results.of(recipe)]
+    found = [one for recipe in recipes_of(name) for one in results.of(recipe)]
     if not found:
         return f"{name}: nothing was finished, so nobody knows how long it would take"
     here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
@@ -171,15 +178,12 @@ def _how_long(name: str, results: Results, recipes: Sequence[BaseRecipe], epochs
 def _on_an_h200(recipe: BaseRecipe) -> float:
     """Seconds of a model in the company of its table."""
     training = recipe.training
-    kind = (
-        "parts"
-        if recipe.name.startswith("capsules/")
-        else "large"
-        if training.batch > SMALL
-        else "small"
-    )
+    kind = "large" if training.batch > SMALL else "small"
+    if isinstance(recipe, PartWholeRecipe):
+        kind = "parts"
     steps = (training.epoch_size or 48_000) / training.batch * training.epochs
-    return steps * H200_SECONDS[kind]
+    first = 0.0 if recipe.start is None else _on_an_h200(recipe.start)
+    return first + steps * H200_SECONDS[kind]
 
 
 def _long(hours: float) -> str:

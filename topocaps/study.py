@@ -66,15 +66,13 @@ class Job:
     out: Path
     seed: int = 0
     start: Path | None = None  #: of the run whose weights it starts from [OUT/start]
-    start_epochs: int | None = None  #: of that run, instead of its recipe's
 
     @property
     def before(self) -> Job | None:
         """What must be finished first: training that this one starts from."""
         if self.recipe.start is None:
             return None
-        recipe = as_long(find(self.recipe.start), self.start_epochs)
-        return Job(recipe, self.start or self.out / "start", self.seed)
+        return Job(self.recipe.start, self.start or self.out / "start", self.seed)
 
 
 def as_long(recipe: BaseRecipe, epochs: int | None) -> BaseRecipe:
@@ -109,6 +107,9 @@ def run_jobs(
         list(run_jobs(list(first.values()), data, device, say, watch, reports=reports))
     together: dict[object, list[Job]] = {}
     for job in jobs:
+        if job.before is not None and RunFolder(job.before.out).failure.exists():
+            say(f"{job.recipe.name}, seed {job.seed}: left out, as what it starts from failed")
+            continue
         training = job.recipe.training
         together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
     for group in together.values():
@@ -205,6 +206,7 @@ def evaluate_run(
             "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
             "data": splits.source,
             "epochs": len(history),
+            **_started(settings),
             "seed": settings["seed"],
             "seconds": history[-1]["seconds"],
             "together": history[-1].get("together", 1),  # models that shared these seconds
@@ -218,6 +220,14 @@ def evaluate_run(
         draw_figures(finished, splits.held_out)
         write_atomically(folder.report, page(settings["name"], [section(finished)]))
     return finished
+
+
+def _started(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run was trained from, and for how long that was."""
+    if "start" not in settings:
+        return {}
+    start = settings["start"]
+    return {"start": {"recipe": start["name"], "epochs": start["training"]["epochs"]}}
 
 
 def run_demo(out: Path, device: str, say: Say) -> list[Finished]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from topocaps import figures, part_figures
 from topocaps.arithmetic import seeded
 from topocaps.capsules import Belief, PartWhole, Poses
 from topocaps.data.mnist import digit_splits
-from topocaps.data.moved import Moves
+from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
 from topocaps.examine.digits import PROBED, features, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
@@ -68,12 +69,16 @@ class PartWholeExamination(Examination[PartWhole]):
         settings: dict[str, Any],
         where: torch.device,
     ) -> dict[str, Any]:
-        train = splits.train.balanced(settings.get("probed"), EVALUATION_SEED).to(where)
-        test = splits.held_out.balanced(splits.each, EVALUATION_SEED).to(where)
+        def chosen(train: SequenceSet, test: SequenceSet) -> tuple[SequenceSet, SequenceSet]:
+            fitted = train.balanced(settings.get("probed"), EVALUATION_SEED)
+            return fitted.to(where), test.balanced(splits.each, EVALUATION_SEED).to(where)
+
+        train, test = chosen(splits.train, splits.held_out)
+        upright = chosen(not_moved(splits.train), not_moved(splits.held_out))
 
         def on(which: PartWhole) -> dict[str, Any]:
             which.to(where)
-            return {**bounds(which, test), "accuracy": accuracy(which, train, test)}
+            return {**bounds(which, test), "accuracy": accuracy(which, *upright)}
 
         return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
 
@@ -162,6 +167,13 @@ def read_off(model: PartWhole, x: Tensor) -> dict[str, Tensor]:
 
 def read_wholes(wholes: Belief) -> dict[str, Tensor]:
     return {PRESENCES: presence_logits(wholes), BOTH: presence_and_pose(wholes)}
+
+
+def not_moved(sequences: SequenceSet) -> SequenceSet:
+    """Digits as they are, on the same canvas; what cannot be moved is as it is."""
+    if not isinstance(sequences, MovedDigits):
+        return sequences
+    return replace(sequences, moves=Moves(canvas=sequences.moves.canvas), scripts=None)
 
 
 def accuracy(model: PartWhole, train: SequenceSet, test: SequenceSet) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, NonFinite
 from topocaps.metrics.equivariance import SITE_AXIS, check_latents
 
 LABELS = (10, 30, 100, 300, 1000, 3000, 10_000)
@@ -65,6 +65,8 @@ def fit_probe(
             f"a probe takes (items, features) and a class of each, not {tuple(features.shape)} "
             f"and {tuple(classes.shape)}"
         )
+    if not features.isfinite().all():
+        raise NonFinite("a probe takes finite features: those of this model are not")
     mean = features.mean(0)
     scale = (features - mean).square().mean(0).sqrt().clamp_min(1e-6)
     standard = (features - mean) / scale

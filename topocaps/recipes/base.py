@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -25,7 +26,7 @@ class BaseRecipe(ABC):
     data: Data
     training: Training
     claims: Mapping[str, Any] = field(default_factory=dict)
-    start: str | None = None  #: recipe whose weights, from the same seed, training starts from
+    start: BaseRecipe | None = None  #: whose weights, from the same seed, training starts from
 
     @abstractmethod
     def build(self, frame_shape: tuple[int, ...], seed: int) -> GenerativeModel:
@@ -37,10 +38,11 @@ class BaseRecipe(ABC):
 
     def shortened(self, epochs: int) -> Self:
         """To try it out: fewer epochs, and no more sequences measured than need be."""
-        data = self.data
+        data, start = self.data, self.start
         if isinstance(data, Mnist) and data.evaluated is None:
             data = replace(data, evaluated=SOME)
-        return replace(self, data=data, training=replace(self.training, epochs=epochs))
+        training = replace(self.training, epochs=epochs)
+        return replace(self, data=data, training=training, start=start and start.shortened(epochs))
 
     def settings(self) -> dict[str, Any]:
         """What a run folder records beside the model, the training and the seed."""
@@ -48,16 +50,20 @@ class BaseRecipe(ABC):
             "name": self.name,
             "data": {"kind": type(self.data).__name__, **asdict(self.data)},
             "claims": dict(self.claims),
-            **({} if self.start is None else {"start": self.start}),
+            **({} if self.start is None else {"start": self.start._trained()}),
         }
+
+    def _trained(self) -> dict[str, Any]:
+        return {"name": self.name, "training": describe_training(self.training)}
 
     def describe(self) -> dict[str, Any]:
         """The whole recipe as plain data."""
-        training = describe_training(self.training)
-        return {**self.settings(), "about": self.about, "training": training}
+        return {**self.settings(), **self._trained(), "about": self.about}
 
     def change(self, changes: Iterable[str]) -> Self:
         """With ``key=value`` settings; a key is a path such as topography.window, or its end.
+
+        What its start has alike stays alike, but for how it is trained: there, only the epochs.
 
         >>> from topocaps.recipes import find
         >>> find("sprites/tvae").change(["window=11", "lr=1e-3"]).topography.window
@@ -68,7 +74,7 @@ class BaseRecipe(ABC):
             key, equals, value = text.partition("=")
             if not equals:
                 raise BadInput(f"a setting is key=value, not {text!r}")
-            recipe = _replace_at(recipe, _find(recipe, key.strip()), _parse(value.strip()))
+            recipe = _changed(recipe, _find(recipe, key.strip()), _parse(value.strip()))
         return recipe
 
 
@@ -94,6 +100,18 @@ def _find(recipe: BaseRecipe, key: str) -> tuple[str, ...]:
         known = ", ".join(".".join(path) for path in keys)
         raise BadInput(f"there is no setting {key!r}; there are {known}")
     return found[0]
+
+
+def _changed(recipe: Any, path: tuple[str, ...], new: Any) -> Any:
+    """A recipe with another setting, and its start with it."""
+    start, shared = recipe.start, path[0] != "training" or path[-1] == "epochs"
+    if start is not None and shared and _at(start, path) == _at(recipe, path):
+        recipe = replace(recipe, start=_changed(start, path, new))
+    return _replace_at(recipe, path, new)
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    return functools.reduce(getattr, path, value)
 
 
 def _replace_at(value: Any, path: tuple[str, ...], new: Any) -> Any:

@@ -78,6 +78,10 @@ class Above:
     than: Number
     that: BaseRecipe | None = None
 
+    @property
+    def recipes(self) -> tuple[BaseRecipe, ...]:
+        return self.this, self.that or self.this
+
     def judge(self, measured: Measured) -> Verdict:
         that = self.that or self.this
         these, those = measured(self.this, self.number), measured(that, self.than)
@@ -140,7 +144,8 @@ class Learned:
                 values = " from ".join(
                     f"{statistics.mean(v):,.{self.number.digits}f}" for v in (after, control)
                 )
-                shown.append(f"{recipe.name.split('/')[-1]} {values}")
+                data, *_, model = recipe.name.split("/")
+                shown.append(f"{data} {model} {values}")
         if not good:
             return Verdict("", None)
         return Verdict(f"{self.number.label}: {'; '.join(shown)}", _verdict(good))
@@ -252,7 +257,7 @@ OF_PARTS = (
     Above(
         "Wholes keep more of the class of a turned digit than a VAE does (Table 1)", _PARTS,
         _read("up to 180 degrees, t⁰ and A⁰", "accuracy", "presences and poses", "180"),
-        _read("μ and σ", "accuracy", "posterior", "180"), part_whole.PLAIN,
+        _read("μ and σ", "accuracy", "posterior", "180"), part_whole.PLAIN_LARGER,
     ),
     Above(
         "Trained on turned digits, t⁰ is less like their classes (Fig. 4)", _PARTS,

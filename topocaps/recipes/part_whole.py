@@ -88,7 +88,7 @@ TUNED = replace(
     name="capsules/mnist-tuned",
     about="Normal poses, from the model whose poses are a point each",
     training=TRAINING,
-    start=DIGITS.name,
+    start=DIGITS,
 )
 
 AFFNIST = replace(

@@ -274,7 +274,8 @@ TABLES = {
         picture="templates",
         note="*nearest affine copy*: of every template, the least squared error, over its energy, "
         "that an affine map of another leaves; the median over templates. *share of copies*: of "
-        "templates, those that are nearer to another than 95 % of as many random strokes are.",
+        "templates, those that are nearer to another than 95 % of as many random strokes are. MSE "
+        "is of digits moved as in training.",
     ),
     "capsules-poses": Table(
         "Parts and wholes, section 2.3: Normal poses from the start, or after points",

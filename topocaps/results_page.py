@@ -1,0 +1,288 @@
+"""The page of results: the papers' tables, figures and sentences, from what was measured."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topocaps import figures
+from topocaps.files import write_atomically
+from topocaps.models import VAE
+from topocaps.recipes import RECIPES, BaseRecipe, Recipe
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, DOES_NOT, IN_PART, OF_PARTS
+from topocaps.recipes.tables import TABLES, Number, Table
+from topocaps.results import Results, length_of, values_of
+
+NONE = "–"
+_COUNTED = ("epochs", "sequences")
+_HEAD = """# Results
+
+Written by `topocaps reproduce`; every number is the mean over seeds ± their standard deviation,
+from `<recipe>/seed-<n>.json` in this folder. *paper* is what the paper reports, *untrained* the
+same network before its first step: what a number owes to the structure that is built in (of a model
+that starts from another's weights, a fresh network). Rows are of three seeds where nothing else is
+said; `--seeds` asks for more. Numbers are of MNIST's test images, and of held-out orbits of
+sprites; where these are *rendered*, they are a re-rendering in dSprites' geometry, not dSprites.
+CapCorr takes the most favourable start where a factor loops. *gain* is traversal_gain: 1 is
+perfect, 0 the sequence's own mean frame, below 0 worse than not moving; frames inside the window do
+not count, so a window over the whole sequence has none. Of parts and wholes, t⁰ are the presences
+of wholes and A⁰ their poses. Minutes of training are as they were, also where other programs shared
+the GPU."""
+
+_CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
+
+What the papers' tables are read to show, and whether it stands when the likelihood is bounded for
+every window alike, and when a number is compared with that of the same network before its first
+step. A difference counts when it is more than two standard errors over seeds; a single seed is
+given the spread of other models on its data."""
+
+_CLAIMS_HEAD = """## Claims beside the tables
+
+`topocaps reproduce claims` runs what these need, and the tables of parts and wholes what is said of
+those. A difference counts when it is more than two
+standard errors over seeds, where a single seed is given the spread of other models on its data;
+*in part*: in some of the numbers or seeds."""
+
+
+def write_page(results: Results) -> Path:
+    """README.md, from what there is."""
+    parts = [_HEAD]
+    for name, table in TABLES.items():
+        rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
+        if any(values_of(number, found) for _, found in rows for number in table.numbers):
+            troubles = {recipe.name: results.troubles(recipe) for recipe in table.recipes}
+            parts.append(_section(name, table, rows, troubles))
+            parts += _pictures(results, name, table)
+    parts += _conclusions(results)
+    parts += _claims(results)
+    page = results.folder / "README.md"
+    write_atomically(page, "\n\n".join(parts) + "\n")
+    return page
+
+
+def _conclusions(results: Results) -> list[str]:
+    """What the tables are read to show, where a bound or a control says otherwise."""
+    lines = []
+    for one in CONCLUSIONS:
+        found = one.judge(results)
+        if found.verdict is not None:
+            because = one.why if found.verdict in (DOES_NOT, IN_PART) else ""
+            lines.append(f"| {one.text} | {found.found} | **{found.verdict}** | {because} |")
+    if not lines:
+        return []
+    header = ["| conclusion | found | | why |", "|---|---|---|---|"]
+    return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
+
+
+def _claims(results: Results) -> list[str]:
+    """What the papers say beside their tables, judged by what there is."""
+    lines = []
+    for claim in (*CLAIMS, *OF_PARTS):
+        found = claim.judge(results)
+        if found.verdict is not None:
+            bad = any(results.troubles(recipe) for recipe in claim.recipes)
+            lines.append(
+                f"| {claim.text} | {found.found}{'; of runs that complain' * bad} | "
+                f"**{found.verdict}** |"
+            )
+    if not lines:
+        return []
+    return ["\n".join([_CLAIMS_HEAD, "", "| the papers say | found | |", "|---|---|---|", *lines])]
+
+
+def _pictures(results: Results, name: str, table: Table) -> list[str]:
+    """What is shown under a table: figures whole, traversals of tables as links."""
+    own = [f"![{name}]({name}.png)"] if (results.folder / f"{name}.png").exists() else []
+    lag = {"table4": "mnist-by-lag.png", "table5": "sprites-by-lag.png"}.get(name)
+    if lag and (results.folder / lag).exists():
+        own.append(f"Nats of the true frame under the rolled one, by lag:\n\n![{name}]({lag})")
+    files = [
+        (recipe, f"{recipe.name}/{table.picture}.png")
+        for recipe in table.recipes
+        if (results.folder / recipe.name / f"{table.picture}.png").exists()
+    ]
+    if table.is_figure and len(files) <= 2:
+        own += [f"![{recipe.name}]({file})" for recipe, file in files]
+    elif files:
+        links = ", ".join(f"[{recipe.name}]({file})" for recipe, file in files)
+        own.append(f"Pictures of the first seed: {links}.")
+    return own
+
+
+def draw(results: Results) -> None:
+    """The figures that are made of numbers, from what there is."""
+    _draw_lags(results)
+    _draw_capcorr(results)
+    _draw_probes(results)
+
+
+def _draw_lags(results: Results) -> None:
+    for data in ("mnist", "sprites"):
+        runs = {}
+        for recipe in RECIPES.values():
+            found = results.of(recipe)
+            if recipe.name.startswith(f"{data}/submission/tvae-") and found:
+                runs[recipe.name.split("/")[-1]] = found[0]
+        if runs:
+            figures.save(figures.by_lag(runs), results.folder / f"{data}-by-lag.png")
+
+
+def _draw_capcorr(results: Results) -> None:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for recipe in TABLES["figure5"].recipes:
+        if not isinstance(recipe, Recipe) or recipe.model is VAE:
+            continue
+        kind = recipe.name.split("/")[-1].split("-")[0]
+        length = recipe.topography.window / recipe.topography.shape[0] / 2
+        length = 0.0 if recipe.topography.window == 1 else length
+        for one in results.of(recipe):
+            points.setdefault(kind, []).append((length, _mean_capcorr(one)))
+            control = points.setdefault(f"{kind}, untrained", [])
+            control.append((length, _mean_capcorr(one["untrained"])))
+            claimed = points.setdefault(f"{kind}, paper", [])
+            claimed.append((length, _mean_capcorr(recipe.claims)))
+    if points:
+        drawn = {name: _means(values) for name, values in points.items()}
+        figures.save(figures.capcorr_by_length(drawn), results.folder / "figure5.png")
+
+
+def _draw_probes(results: Results) -> None:
+    read: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for recipe in TABLES["probes"].recipes:
+        for one in results.of(recipe):
+            for what, shares in one.get("probes", {}).items():
+                curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
+                curve += [(float(labels), share) for labels, share in shares.items()]
+    if read:
+        figures.save(figures.probes_by_labels(read), results.folder / "probes.png")
+
+
+def _section(
+    name: str,
+    table: Table,
+    rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]],
+    troubles: Mapping[str, Sequence[str]],
+) -> str:
+    """One table, with what it took to make it."""
+    columns = _columns(table)
+    everything = [one for _, found in rows for one in found]
+    mixed = len({length_of(one) for one in everything}) > 1
+    lines = [["model", ""] + [text for one in columns for text in _titles(one, rows)]]
+    for recipe, found in rows:
+        wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
+        model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
+        claims = table.claims.get(recipe.name, recipe.claims)
+        each = []
+        for of in dict.fromkeys(number.of for number in table.numbers):
+            cells = []
+            for number in (one.get(of) for one in columns):
+                cells += [NONE] * 3 if number is None else [
+                    _cell(number, found), _claim(number, claims), _cell(number, _untrained(found))
+                ]  # fmt: skip
+            each.append([model, of or NONE, *cells])
+        told = [line for line in each if any(cell != NONE for cell in line[2:])]
+        lines += told or [[model, NONE, *each[0][2:]]]
+    used = [column for column in range(len(lines[0])) if any(r[column] != NONE for r in lines[1:])]
+    shown = [[line[column] for column in used] for line in lines]
+    text = ["| " + " | ".join(line) + " |" for line in shown]
+    text.insert(1, "|" + "---|" * len(used))
+    hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
+    sources = ", ".join(sorted({one.get("data", "") for one in everything} - {""}))
+    devices = " and ".join(sorted({one["device"] for one in everything}))
+    epochs, measured = (_range({one.get(name) for one in everything}) for name in _COUNTED)
+    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    short = {
+        one["epochs"]
+        for recipe, found in rows
+        for one in found
+        if one["epochs"] != recipe.training.epochs
+    }
+    cut = f" --epochs {short.pop()}" if len(short) == 1 else ""
+    made = (
+        f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}, epochs of each: {epochs}, "
+        f"{took} of training in all, on {devices}. Data: {sources}; sequences measured on: "
+        f"{measured}."
+    )
+    about = [table.note, ""] if table.note else []
+    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
+
+
+def _columns(table: Table) -> list[dict[str, Number]]:
+    """Numbers that stand below each other, by what they are of: where models have several lines,
+    those of one label."""
+    if not any(number.of for number in table.numbers):
+        return [{"": number} for number in table.numbers]
+    columns: dict[str, dict[str, Number]] = {}
+    for number in table.numbers:
+        columns.setdefault(number.label, {})[number.of] = number
+    return list(columns.values())
+
+
+def _titles(
+    column: Mapping[str, Number], rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
+) -> list[str]:
+    """Of a number, the paper's and the untrained one; where ours is not there, theirs is named."""
+    label = next(iter(column.values())).label
+    ours = any(values_of(number, found) for _, found in rows for number in column.values())
+    return [label, "paper" if ours else f"{label}, paper", "untrained"]
+
+
+def _cell(number: Number, found: Sequence[dict[str, Any]]) -> str:
+    values = values_of(number, found)
+    if not values:
+        return NONE
+    if number.worst:
+        return _written(max(values), None, number.digits)
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
+    return _written(statistics.mean(values), spread, number.digits) + some
+
+
+def _claim(number: Number, claims: Mapping[str, Any]) -> str:
+    value: Any = claims
+    for key in number.path:
+        value = value.get(key) if hasattr(value, "get") else None
+    if value is None:
+        return NONE
+    mean, spread = value if isinstance(value, tuple | list) else (value, None)
+    return _written(mean, spread, number.digits)
+
+
+def _written(mean: float, spread: float | None, digits: int) -> str:
+    text = f"{mean:,.{digits}f}".replace("-", "−")
+    return text if spread is None else f"{text} ± {spread:,.{digits}f}"
+
+
+def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["untrained"] for one in found if "untrained" in one]
+
+
+def _count(found: Sequence[dict[str, Any]], mixed: bool) -> str:
+    """How many seeds there are, where not three; epochs, where those of a table are ``mixed``."""
+    seeds = [] if len(found) == 3 else [f"{len(found)} seed{'s' * (len(found) != 1)}"]
+    epochs = [f"{length} epochs" for length in dict.fromkeys(map(length_of, found)) if mixed]
+    return f" ({', '.join(seeds + epochs)})" if seeds + epochs else ""
+
+
+def _range(found: set[int | None]) -> str:
+    known = sorted(count for count in found if count is not None)
+    if not known:
+        return NONE
+    return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
+
+
+def _mean_capcorr(metrics: Any) -> float:
+    found = [value for value in metrics["capcorr"].values() if value is not None]
+    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
+    return statistics.mean(values) if values else math.nan
+
+
+def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The mean of all values at every place."""
+    places: dict[float, list[float]] = {}
+    for place, value in points:
+        places.setdefault(place, []).append(value)
+    return [(place, statistics.mean(values)) for place, values in sorted(places.items())]
