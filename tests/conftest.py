@@ -8,7 +8,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite is about the CPU, wherever 
 import pytest
 import torch
 
-from topocaps import Topography, cli
+from topocaps import Precision, Topography, cli
+from topocaps.training.factored import Factored
 
 #: (topography, frames): windows and reaches odd and even, S = D and S != D, one axis and two.
 TOPOGRAPHIES = {
@@ -100,3 +101,10 @@ def _cache(tmp_path_factory):
 @pytest.fixture(autouse=True, scope="session")
 def _threads():
     torch.set_num_threads(1)  # so that tests can run side by side
+
+
+@pytest.fixture
+def factored_anywhere(monkeypatch):
+    """The descent of bf16, also where a CPU has no instructions for it."""
+    suits = staticmethod(lambda stack, training: training.precision is Precision.BF16)
+    monkeypatch.setattr(Factored, "suits", suits)

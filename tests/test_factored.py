@@ -1,0 +1,226 @@
+"""Gradients that are kept as two factors train as written ones."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from test_engine import company
+from test_training import frames, model, weights
+
+import topocaps as tc
+from topocaps.networks import GaussianEncoder, Linear
+from topocaps.training.engine import Engine
+from topocaps.training.factored import Factored
+from topocaps.training.layers import factor, layers_are_called_once
+from topocaps.training.stack import Stack
+
+FACTORED = {
+    "sgd": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16"),
+    "adam": tc.Training(tc.Adam(lr=1e-3), batch=4, precision="bf16"),
+    "clipped": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16", clip=5.0),
+}
+
+
+@pytest.mark.parametrize("how", FACTORED)
+@pytest.mark.parametrize("members", [1, 4])
+@pytest.mark.parametrize("norm", ["none", "weight"])
+def test_factored_gradients_train_as_written_ones(how, members, norm, factored_anywhere):
+    """Up to the rounding of bf16: weights move together, and far more than they differ."""
+    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    before, factored, plain = (company(norm=norm)[:members] for _ in range(3))
+    near = (
+        0.35 if how == "adam" else 0.15
+    )  # Adam goes as far for a gradient that is mostly rounding
+    elbos = []
+    for models, precision in ((factored, "bf16"), (plain, "fp32")):
+        engine = Engine(models, sequences, range(members), replace(training, precision=precision))
+        sums = engine.advance(1, 20, 1000)
+        engine.write_back()
+        elbos.append(sums[0]["elbo"])
+    assert elbos[0] == pytest.approx(elbos[1], rel=2e-3)
+    for first, one, other in zip(before, factored, plain, strict=True):
+        for (name, start), a, b in zip(
+            first.named_parameters(), one.parameters(), other.parameters(), strict=True
+        ):
+            assert a.is_contiguous()
+            assert (a - b).norm() < near * (b - start).norm() + 1e-6, name
+
+
+def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_clipped(
+    factored_anywhere,
+):
+    for precision in ("bf16", "fp32"):
+        one = model()
+        with torch.no_grad():
+            one.mu.fill_(torch.inf)
+        before = one.z_given_x.network[0].matrix.clone()
+        training = tc.Training(tc.Sgd(), batch=4, clip=1.0, precision=precision)
+        engine = Engine([one], tc.Sequences.of(frames()), [0], training)
+        (found,) = engine.advance(1, 1, 1)
+        assert torch.equal(one.z_given_x.network[0].matrix, before)
+        assert engine.failures() and found["left_out"] == 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere):
+    """Each goes as it goes alone; one that has no clip is not held back, nor saved."""
+    rule = tc.Training(tc.Sgd(lr=1e-3, momentum=0.0), batch=4, precision=precision)
+    clips = (None, 1e-3, 1e6)
+    models = [model(seed=5) for _ in clips]
+    before = [p.clone() for p in models[0].parameters()]
+    trainings = [replace(rule, clip=clip) for clip in clips]
+    engine = Engine(models, tc.Sequences.of(frames()), [0, 0, 0], trainings)
+    assert len(engine.parts) == 1
+    engine.advance(1, 1, 1)
+    engine.write_back()
+    moved = [
+        torch.cat([(a - b).flatten() for a, b in zip(one.parameters(), before, strict=True)])
+        for one in models
+    ]
+    assert moved[1].norm().item() == pytest.approx(1e-6, rel=0.02)
+    torch.testing.assert_close(moved[0], moved[2])
+    with torch.no_grad():
+        for one in models:
+            one.mu.fill_(torch.inf)
+    engine = Engine(models, tc.Sequences.of(frames()), [0, 0, 0], trainings)
+    assert [found["left_out"] for found in engine.advance(1, 1, 1)] == [0, 1, 1]
+    engine.write_back()
+    kept = [bool(one.x_given_t.network[0].matrix.isfinite().all()) for one in models]
+    assert kept == [False, True, True]
+
+
+def test_only_layers_that_are_called_once_are_factored():
+    shared, unused = model(), model()
+    shared.u_given_x.network = shared.z_given_x.network
+    unused.x_given_t.network.never = Linear(3, 3)
+    unused.x_given_t.network.forward = lambda t: unused.x_given_t.network[:3](t)
+    found = [layers_are_called_once(one, 6) for one in (model(), model(kind=tc.VAE), shared)]
+    assert found == [True, True, False]
+    assert not layers_are_called_once(unused, 6)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Precisions are what they would be there."""
+    monkeypatch.setattr(tc.Precision, "on", lambda self, device: self)
+
+
+BF16 = tc.Training(tc.Sgd(lr=1e-2), batch=4, precision="bf16")
+
+
+def test_steps_that_a_model_changes_are_its_own(as_on_a_gpu):
+    """Rates, what follows a step, frozen, shared and unknown layers are for plain steps."""
+
+    class Slow(tc.TopographicVAE):
+        def rate_of(self, name):
+            return 0.0 if name == "mu" else 1.0
+
+    class Small(tc.TopographicVAE):
+        def project(self):
+            self.mu.data.clamp_(max=0.25)
+
+    class Double(Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    double, frozen, shared = model(), model(), model()
+    double.x_given_t.network[0].__class__ = Double
+    frozen.z_given_x.requires_grad_(False)
+    shared.u_given_x.network[0].matrix = shared.z_given_x.network[0].matrix
+    others = (model(kind=Slow), model(kind=Small), double, frozen, shared)
+    assert not any(Factored.suits(Stack([one], 6), BF16) for one in others)
+    assert Factored.suits(Stack([model()], 6), BF16)
+
+
+def test_encoders_are_paired_only_where_that_changes_nothing():
+    class Own(tc.TopographicVAE):
+        def posterior(self, x):
+            return super().posterior(0.5 * x)
+
+    class OwnEncoder(GaussianEncoder):
+        def forward(self, x):
+            return super().forward(0.5 * x)
+
+    own, encoders, slopes, nested, plain = model(kind=Own), model(), model(), model(), model()
+    encoders.z_given_x.__class__ = encoders.u_given_x.__class__ = OwnEncoder
+    for slope, encoder in ((0.1, slopes.z_given_x), (0.9, slopes.u_given_x)):
+        encoder.network[1] = torch.nn.LeakyReLU(slope)
+    for encoder in (nested.z_given_x, nested.u_given_x):
+        first, *rest = encoder.network
+        encoder.network = torch.nn.Sequential(torch.nn.Sequential(first), *rest)
+    for one, paired in ((own, 0), (encoders, 0), (slopes, 0), (nested, 0), (plain, 1)):
+        factor(one, 1)
+        assert hasattr(one, "encoders") == paired
+
+
+def test_normalised_weights_move_across_their_directions(factored_anywhere):
+    """dv is orthogonal to v (Eq. 15), for every row; nothing of it goes along."""
+    one = model(norm="weight")
+    layers = [layer for layer in one.modules() if isinstance(layer, Linear)]
+    with torch.no_grad():
+        for layer in layers:  # lengths that are not those of the directions
+            layer.length.mul_(1.7)
+            layer.direction.mul_(0.6)
+    before = [layer.direction.clone() for layer in layers]
+    training = tc.Training(tc.Sgd(lr=0.1, momentum=0.0), batch=4, precision="bf16")
+    Engine([one], tc.Sequences.of(frames()), [0], training).advance(1, 1, 1)
+    for layer, v in zip(layers, before, strict=True):
+        moved = layer.direction - v
+        along = (moved * v).sum(-1).abs() / (moved.norm(dim=-1) * v.norm(dim=-1) + 1e-9)
+        assert moved.norm() > 0 and along.max() < 0.05
+
+
+@pytest.mark.parametrize("how", ["sgd", "adam"])
+@pytest.mark.parametrize("norm", ["none", "weight"])
+def test_states_do_not_know_how_gradients_were_made(how, norm, factored_anywhere):
+    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    factored = Engine(company(norm=norm), sequences, range(4), training)
+    factored.advance(1, 5, 1000)
+    plain = Engine(company(norm=norm), sequences, range(4), replace(training, precision="fp32"))
+    for place in range(4):
+        plain.restore(place, {k: v.clone() for k, v in factored.state(place).items()})
+    assert plain.state(2).keys() == factored.state(2).keys()
+    for engine in (plain, factored):
+        engine.sums = engine.advance(6, 5, 1000)
+    for one, other in zip(plain.sums, factored.sums, strict=True):
+        assert one["elbo"] == pytest.approx(other["elbo"], rel=1e-2)
+    again = Engine(company(norm=norm), sequences, range(4), training)
+    again.restore(1, factored.state(1))
+    for name, value in factored.state(1).items():
+        assert torch.equal(again.state(1)[name], value), name
+
+
+@pytest.mark.parametrize("norm", ["none", "weight"])
+def test_trained_parameters_lie_by_themselves(norm, monkeypatch):
+    """Others save what a parameter lies in: that must not be all of the model, nor moments."""
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: True)
+    built = tc.TopographicVAE.mlp(
+        (1, 8, 8), tc.Topography(2, (5,), (3,), window=3), hidden=(32, 16), norm=norm
+    )
+    training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
+    engine = Engine([built], tc.Sequences.of(torch.rand(8, 5, 1, 8, 8)), [0], training)
+    assert isinstance(engine.parts[0].descent, Factored)
+    engine.advance(1, 2, 2)
+    engine.write_back()
+    held = [parameter.untyped_storage() for parameter in built.parameters()]
+    assert len({one.data_ptr() for one in held}) == len(held)
+    sizes = [4 * parameter.numel() for parameter in built.parameters()]
+    assert [one.nbytes() for one in held] == sizes
+
+
+@pytest.mark.parametrize("norm", ["none", "weight"])
+@pytest.mark.parametrize("how", FACTORED)
+def test_weights_move_band_by_band_as_at_once(how, norm, factored_anywhere, monkeypatch):
+    found = []
+    for rows in (2**30, 1, 3):
+        monkeypatch.setattr("topocaps.training.factored.CACHED", 1)
+        monkeypatch.setattr("topocaps.training.factored.LEAST", rows)
+        models = company(norm=norm)
+        engine = Engine(models, tc.Sequences.of(frames()), range(4), FACTORED[how])
+        engine.advance(1, 3, 1000)
+        engine.write_back()
+        found.append(models)
+    for whole, *banded in zip(*found, strict=True):
+        for one, (name, value) in itertools.product(banded, weights(whole).items()):
+            torch.testing.assert_close(weights(one)[name], value, rtol=1e-3, atol=1e-5)

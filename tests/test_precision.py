@@ -1,0 +1,133 @@
+"""In which precision models are multiplied, and by which code."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from test_engine import company
+from test_training import TOPOGRAPHY, StopAt, frames, model
+
+import topocaps as tc
+from topocaps.pooling import TopographyStack
+from topocaps.training.engine import Engine
+from topocaps.training.watching import Silent
+
+NOTHING = nullcontext()
+
+
+def halved(terms, *inputs):
+    return ((terms + terms.detach()) / 2, *inputs)
+
+
+def of_one_member(terms, *inputs):
+    """The gradient of the last member only, which is the shortest."""
+    return (torch.cat([terms[:-1], terms[-1:].detach()]), *inputs)
+
+
+def without_inputs(terms, *inputs):
+    return (terms, *([torch.zeros_like(one) for one in given] for given in inputs))
+
+
+ERRORS = {
+    "none": (lambda *found: found, ("fp32", "bf16")),
+    "half": (halved, ("fp32", "bf16")),
+    "a member": (of_one_member, ("fp32", "bf16")),
+    "what came in": (without_inputs, ("bf16",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "precision"), [(name, one) for name, (_, some) in ERRORS.items() for one in some]
+)
+def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
+    error, precision, factored_anywhere, monkeypatch
+):
+    """Here the compiler gives the right bound, and a gradient that is wrong."""
+    used, errs = [], error != "none"
+
+    def compiled(function):
+        def run(*given):
+            used.append(function)
+            found = function(*given)
+            if "bound" not in function.__name__:
+                return found
+            several = isinstance(found, tuple)
+            found = ERRORS[error][0](*(found if several else (found,)))
+            return found if several else found[0]
+
+        return run
+
+    for module in ("descent", "factored", "engine"):
+        monkeypatch.setattr(f"topocaps.training.{module}.compiled", compiled)
+    sequences = tc.Sequences.of(frames())
+    training = tc.Training(tc.Sgd(1e-3), precision=precision)
+    found = []
+    for compiling in (False, True):
+        members, numbers = company(), torch.get_rng_state()
+        with pytest.warns(UserWarning, match="other gradients") if compiling and errs else NOTHING:
+            engine = Engine(members, sequences, range(4), training, compiling=compiling)
+        assert torch.equal(numbers, torch.get_rng_state())
+        assert all(p.grad is None for p in members[0].parameters())
+        used.clear()
+        found.append(engine.advance(1, 5, 100))
+    assert found[0] == found[1]  # whose random numbers were not touched either
+    assert bool(used) is not errs
+
+
+def test_layers_that_keep_statistics_have_kept_none_before_the_first_step(monkeypatch):
+    for module in ("descent", "engine"):
+        monkeypatch.setattr(f"topocaps.training.{module}.compiled", lambda function: function)
+    normed = model(topography=TOPOGRAPHY)
+    normed.z_given_x.network.insert(1, torch.nn.BatchNorm1d(6))  # of six frames
+    Engine([normed], tc.Sequences.of(frames()), [0], tc.Training(), compiling=True)
+    assert normed.z_given_x.network[1].num_batches_tracked == 0
+
+
+def test_energies_are_never_summed_in_a_lower_precision():
+    u2 = torch.rand(2, 6, 2, 6)
+    expected = TOPOGRAPHY.pool(u2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(TOPOGRAPHY.pool(u2), expected)
+        together = TopographyStack([TOPOGRAPHY, TOPOGRAPHY], 6)
+        assert together.pool(torch.stack([u2, u2])).dtype == torch.float32
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_precision_is_part_of_what_is_recorded(able, tmp_path, monkeypatch):
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+    training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
+    run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
+    settings = run.folder.settings()
+    assert settings["training"]["precision"] == "bf16"
+    assert settings["products"] == ("bf16" if able else "fp32")
+    with pytest.raises(tc.BadInput, match=r"other settings .*precision was bf16, is now fp32"):
+        other = replace(training, precision="fp32")
+        tc.fit(model(), frames(), training=other, out=tmp_path / "run", watcher=Silent())
+    with pytest.raises(tc.BadInput, match="precision must be one of fp32, tf32, bf16, not 'fp8'"):
+        tc.Training(precision="fp8")
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_a_cpu_multiplies_in_bf16_where_it_can_and_may(able, monkeypatch):
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+    here = [kind.on(torch.device("cpu")).value for kind in tc.Precision]
+    assert here == ["fp32", "fp32", "bf16" if able else "fp32"]
+    with tc.Precision.BF16.products(torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (
+            torch.bfloat16 if able else torch.float32
+        )
+
+
+def test_a_run_that_goes_on_where_products_are_others_says_so(tmp_path, monkeypatch):
+    training = tc.Training(tc.Sgd(), batch=4, epochs=2, precision="bf16")
+    for able, watcher in ((False, StopAt(3)), (True, StopAt(6)), (True, Silent())):
+        monkeypatch.setattr(
+            "topocaps.training.precision.multiplies_bf16", lambda device, able=able: able
+        )
+        stopped = isinstance(watcher, StopAt)
+        with pytest.raises(tc.Interrupted) if stopped else nullcontext():
+            tc.fit(model(), frames(), training=training, out=tmp_path, watcher=watcher)
+    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: False)
+    run = tc.fit(model(), frames(), training=training, out=tmp_path, watcher=Silent())
+    assert run.folder.settings()["products"] == "fp32, then bf16"  # it was finished by then
