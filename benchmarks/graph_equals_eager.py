@@ -43,6 +43,7 @@ WAYS = {
     "sgd, fp32": (tc.Training(tc.Sgd(1e-4), precision="fp32"), Norm.NONE),
     "sgd, bf16": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.NONE),
     "sgd, bf16, weight norm": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.WEIGHT),
+    "sgd, bf16, projected rows": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.PROJECTED),
     "adam, bf16": (tc.Training(tc.Adam(1e-3), precision="bf16"), Norm.NONE),
 }
 

@@ -35,8 +35,8 @@ TRAVERSAL_CAPTION = (
 )
 BY_LAG_CAPTION = (
     "What it costs, over all factors, to predict the frame at each lag from t₀ rolled, against the "
-    "sequence's own mean frame (dashed), the best an invariant model can do. Shaded: frames t₀ has "
-    "not seen."
+    "sequence's own mean frame (dashed), the best an invariant model can do. Shaded: frames "
+    "that count, which t₀ has not seen."
 )
 TOPOGRAPHY_CAPTION = (
     "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), "
@@ -55,6 +55,8 @@ HISTORY_CAPTION = "The bound and its parts over training, nats a frame."
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
 GAP = 2  # pixels between frames
+MANY = 5  # curves, whose names would hide them
+COLOURS = 10  # before they come again
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
@@ -139,18 +141,18 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     reference: list[float] = []
     at: list[int] = []
-    unseen: list[int] = []
-    for name, metrics in runs.items():
+    unseen: set[int] = set()
+    for n, (name, metrics) in enumerate(runs.items()):
         walked = metrics["traversal"]
         costs, reference = walked["by_lag"], walked["orbit_mean_by_lag"]
         lags = walked.get("lags", list(range(len(costs))))
         order = sorted(range(len(lags)), key=lags.__getitem__)  # as time passes
         at = [lags[n] for n in order]
-        axis.plot(at, [costs[n] for n in order], marker="o", markersize=3, label=name)
+        style = "-" if n < COLOURS else ":"
+        axis.plot(at, [costs[n] for n in order], style, marker="o", markersize=3, label=name)
         reference = [reference[n] for n in order]
-        unseen = [
-            lags[n] for n in unseen_lags(walked["window"], len(costs), walked.get("causal", False))
-        ]
+        causal = walked.get("causal", False)
+        unseen |= {lags[n] for n in unseen_lags(walked["window"], len(costs), causal)}
     axis.plot(at, reference, "--", color=GREY, label="orbit mean")
     for lag in unseen:
         axis.axvspan(lag - 0.5, lag + 0.5, color=GREY, alpha=0.2, linewidth=0)
@@ -158,7 +160,10 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     axis.set_xlabel("lag (frames)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("nats of the true frame")
-    axis.legend(frameon=False)
+    if len(runs) < MANY:
+        axis.legend(frameon=False)
+    else:
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axis.spines[["top", "right"]].set_visible(False)
     return figure
 

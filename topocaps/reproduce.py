@@ -54,13 +54,12 @@ def reproduce(
         say(
             f"short: epochs of each: {epochs}, seeds: {seeds}; the page says what it is measured on"
         )
-    # a short run measures what was asked for; a whole one everything, while its model is at hand
+    # a short run measures what was asked for; a whole one all that tables tell of it
     asked = None if epochs is None or "claims" in tables else _asked(tables)
     recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = recipe_of[run.name], run.metrics["seed"]
-        wanted_now = None if asked is None else asked | results.names(recipe, seed)
-        more = _more(run, wanted_now, data, device)
+        more = _more(run, asked and asked | results.names(recipe, seed), data, device)
         control = {**run.metrics["untrained"], **more.pop("untrained", {})}
         metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
@@ -133,13 +132,16 @@ def _asked(tables: Sequence[str]) -> set[str]:
 
 
 def _more(run: Finished, asked: set[str] | None, data: Path | None, device: str) -> dict[str, Any]:
-    """Numbers that are for tables only: those that are asked for, all where it is not said; what is
-    put off is named."""
+    """Numbers that are for tables only: those that are asked for or, where it is not said, all but
+    what tables tell of other recipes alone; what is put off is named."""
     model = run.model.to(choose_device(device))
     found: dict[str, Any] = {}
     put_off: list[str] = []
+    of_it = [name for name in TABLES if any(r.name == run.name for r in recipes_of(name))]
+    of_others = _asked(list(TABLES)) - _asked(of_it)
     for later in examination_of(model).more(model, run.settings, data):
-        if asked is None or asked.intersection(later.names):
+        names = set(later.names)
+        if names - of_others if asked is None else names & asked:
             found |= later.measure()
         else:
             put_off += later.names

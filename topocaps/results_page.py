@@ -11,7 +11,7 @@ from typing import Any
 from topocaps import figures
 from topocaps.files import write_atomically
 from topocaps.models import VAE
-from topocaps.recipes import RECIPES, BaseRecipe, Recipe
+from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, DOES_NOT, IN_PART, OF_PARTS
 from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
@@ -120,12 +120,9 @@ def draw(results: Results) -> None:
 
 
 def _draw_lags(results: Results) -> None:
-    for data in ("mnist", "sprites"):
-        runs = {}
-        for recipe in RECIPES.values():
-            found = results.of(recipe)
-            if recipe.name.startswith(f"{data}/submission/tvae-") and found:
-                runs[recipe.name.split("/")[-1]] = found[0]
+    for data, table in (("mnist", "table4"), ("sprites", "table5")):
+        found = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in TABLES[table].recipes}
+        runs = {name: seeds[0] for name, seeds in found.items() if seeds}
         if runs:
             figures.save(figures.by_lag(runs), results.folder / f"{data}-by-lag.png")
 
@@ -145,7 +142,8 @@ def _draw_capcorr(results: Results) -> None:
             claimed = points.setdefault(f"{kind}, paper", [])
             claimed.append((length, _mean_capcorr(recipe.claims)))
     if points:
-        drawn = {name: _means(values) for name, values in points.items()}
+        means = {name: _means(values) for name, values in points.items()}
+        drawn = {name: values for name, values in means.items() if values}
         figures.save(figures.capcorr_by_length(drawn), results.folder / "figure5.png")
 
 
@@ -275,14 +273,16 @@ def _range(found: set[int | None]) -> str:
 
 
 def _mean_capcorr(metrics: Any) -> float:
-    found = [value for value in metrics["capcorr"].values() if value is not None]
+    """Of all factors; not known where that of one is not, as its roll never varies."""
+    found = metrics["capcorr"].values()
     values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
-    return statistics.mean(values) if values else math.nan
+    return math.nan if not values or None in values else statistics.mean(values)
 
 
 def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The mean of all values at every place."""
     places: dict[float, list[float]] = {}
     for place, value in points:
-        places.setdefault(place, []).append(value)
+        if not math.isnan(value):
+            places.setdefault(place, []).append(value)
     return [(place, statistics.mean(values)) for place, values in sorted(places.items())]

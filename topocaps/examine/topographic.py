@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from topocaps.arithmetic import seeded
 from topocaps.building import build
 from topocaps.data.mnist import digits
 from topocaps.data.sequences import Batch, SequenceSet
-from topocaps.data.transforms import TransformedImages
+from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.examine.digits import PROBED, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.learned import LearnedTopography
@@ -80,8 +80,9 @@ class TopographicExamination(Examination[SequenceModel]):
             found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **walk)
             if is_map(which):
                 found["map"] = _map(which, fixed)
-            if holds_still(which):
-                found["held"] = {"traversal_gain": held_gain(which, fixed, walk["window"])}
+            if fixed.frames > 1:  # of t as it is, where an invariant model needs no roll
+                still = walk | {"rate": 0.0}
+                found["held"] = {"traversal_gain": walked_gain(which, fixed, still)}
             return found
 
         return {
@@ -101,8 +102,7 @@ class TopographicExamination(Examination[SequenceModel]):
         else:
             if figures.can_be_drawn(held_out.frame_shape):
                 shown = examples(held_out, 1 if held_out.names else UNNAMED)
-                how = how_to_walk(run.settings)
-                drawn["traversal"] = figures.traversals(model, shown, held_out.names, **how)
+                drawn["traversal"] = _walked(run, shown, held_out.names)
             drawn["by_lag"] = figures.by_lag({run.settings["name"]: run.metrics})
         return drawn
 
@@ -137,10 +137,10 @@ class TopographicExamination(Examination[SequenceModel]):
             return {"torus": figures.torus(*strongest(model, held_out))}
         if held_out.frames < 2:  # what stands still has nothing to traverse
             return {}
-        kinds = len(held_out.balanced(1, seed=1))  # factors that move, together or one by one
-        shown = examples(held_out, each=max(1, TRAVERSALS // kinds))
-        how = how_to_walk(run.settings)
-        found = {"traversals": figures.traversals(model, shown, held_out.names, **how)}
+        found = {"traversals": _several(run, held_out)}
+        if isinstance(held_out, TransformedImages) and held_out.motion is MOTIONS["single"]:
+            together = TransformedImages(held_out.images, MOTIONS["combined"])
+            found["combined"] = _several(run, together)
         if isinstance(model.topography, LearnedTopography):
             found["learned"] = figures.learned(model.topography)
         if run.settings["data"]["kind"] == "Sprites":
@@ -187,6 +187,18 @@ class TopographicExamination(Examination[SequenceModel]):
         return [["", *columns], *rows]
 
 
+def _several(run: Measured[SequenceModel], sequences: SequenceSet) -> Figure:
+    """So many as the papers show, of all that moves."""
+    kinds = len(sequences.balanced(1, seed=1))  # factors that move, together or one by one
+    return _walked(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
+
+
+def _walked(run: Measured[SequenceModel], shown: Batch, names: Sequence[str]) -> Figure:
+    """Traversals, where frames are unseen that this model's t has not seen."""
+    how = how_to_walk(run.settings) | {"window": None}
+    return figures.traversals(run.model, shown, names, **how)
+
+
 def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
     """What probes see of images (images, *frame): means and standard deviations of q(z|x)."""
     q = model.posterior(x[:, None]).z
@@ -229,14 +241,11 @@ def is_map(model: SequenceModel) -> bool:
     return topography.capsules == topography.window == 1 and len(topography.shape) == 2
 
 
-def holds_still(model: SequenceModel) -> bool:
-    """Whether its coherence in time is stationary (Eq. 8)."""
-    return model.topography.velocity == 0 and model.topography.window > 1
-
-
-def held_gain(model: SequenceModel, sequences: SequenceSet, window: int | None) -> float | None:
-    """The traversal gain of t as it is, where an invariant model needs no roll."""
-    walks = (traversal(model, one.x, one.factors, 0.0, window) for one in sequences.batches(128))
+def walked_gain(
+    model: SequenceModel, sequences: SequenceSet, how: Mapping[str, Any]
+) -> float | None:
+    """The traversal gain alone."""
+    walks = (traversal(model, one.x, one.factors, **how) for one in sequences.batches(128))
     return Traversal.join(list(walks)).overall
 
 
@@ -253,6 +262,7 @@ def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
     _, classes = shown_at(which, sequences)
     found = neighbour_agreement(classes, which)
     shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
+    shares["excess"] = found.observed - found.shuffled
     return {**shares, "images": len(which.unique()), "classes": classes.tolist()}
 
 

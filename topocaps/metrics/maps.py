@@ -45,18 +45,19 @@ def neighbour_agreement(
 
     Neighbours are the next site along either axis, round the edges. Where ``images`` are given,
     the number of the image at every site, neighbours with the same image do not count: they agree
-    whatever it shows. The p-value counts the observed arrangement among the permutations, so that
-    it is never 0.
+    whatever it shows; and what is shuffled are the classes of images, which stay where they are.
+    The p-value counts the observed arrangement among the permutations, so that it is never 0.
     """
     generator = torch.Generator().manual_seed(seed)
     images = torch.arange(classes.numel()) if images is None else images.flatten()
-    order = torch.rand(permutations, classes.numel(), generator=generator).argsort(1)
-    here = torch.arange(classes.numel())[None]
+    different, at = images.unique(return_inverse=True)
+    of_image = torch.zeros_like(classes.flatten()[: len(different)])
+    of_image[at] = classes.flatten()
+    order = torch.rand(permutations, len(different), generator=generator).argsort(1)
+    layout = at.reshape(classes.shape)
     shuffled, observed = (
-        _agreement(
-            *(flat[sites].reshape(-1, *classes.shape) for flat in (classes.flatten(), images))
-        )
-        for sites in (order, here)
+        _agreement(of_image[which][:, at].reshape(-1, *classes.shape), layout[None])
+        for which in (order, torch.arange(len(different))[None])
     )
     as_high = (shuffled >= observed).sum().item()
     return Agreement(
@@ -67,7 +68,7 @@ def neighbour_agreement(
 
 
 def _agreement(classes: Tensor, images: Tensor) -> Tensor:
-    """(maps, rows, columns) to (maps,); 0 where all show the same image."""
+    """(maps, rows, columns), of one layout, to (maps,); 0 where all show the same image."""
     agree, differ = (
         torch.stack([found(of, of.roll(1, axis)) for axis in (1, 2)])
         for found, of in ((torch.eq, classes), (torch.ne, images))
