@@ -59,7 +59,8 @@ def reproduce(
     recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = recipe_of[run.name], run.metrics["seed"]
-        more = _more(run, asked and asked | results.names(recipe, seed), data, device)
+        told = _told_of(recipe) if asked is None else asked | results.names(recipe, seed)
+        more = _more(run, told, data, device)
         control = {**run.metrics["untrained"], **more.pop("untrained", {})}
         metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
@@ -131,17 +132,18 @@ def _asked(tables: Sequence[str]) -> set[str]:
     return {number.path[0] for name in tables for number in numbers_of(name)}
 
 
-def _more(run: Finished, asked: set[str] | None, data: Path | None, device: str) -> dict[str, Any]:
-    """Numbers that are for tables only: those that are asked for or, where it is not said, all but
-    what tables tell of other recipes alone; what is put off is named."""
+def _told_of(recipe: BaseRecipe) -> set[str]:
+    """What any table tells of a recipe."""
+    return _asked([name for name in TABLES if recipe.name in {r.name for r in recipes_of(name)}])
+
+
+def _more(run: Finished, asked: set[str], data: Path | None, device: str) -> dict[str, Any]:
+    """Numbers that are for tables only: those that are asked for; what is put off is named."""
     model = run.model.to(choose_device(device))
     found: dict[str, Any] = {}
     put_off: list[str] = []
-    of_it = [name for name in TABLES if any(r.name == run.name for r in recipes_of(name))]
-    of_others = _asked(list(TABLES)) - _asked(of_it)
     for later in examination_of(model).more(model, run.settings, data):
-        names = set(later.names)
-        if names - of_others if asked is None else names & asked:
+        if asked.intersection(later.names):
             found |= later.measure()
         else:
             put_off += later.names

@@ -141,7 +141,7 @@ PLAIN = Recipe(
     claims=_claimed(vae=((0.94, 0.0), (0.69, 0.01), (0.44, 0.01), (0.35, 0.01), (0.34, 0.0))),
 )
 
-#: The paper does not say how many numbers its VAE has.
+#: The paper does not say how many numbers its VAE has: with so many, its row is near.
 PLAIN_LARGER = replace(
     PLAIN,
     name="capsules/vae-32",

@@ -237,7 +237,7 @@ TABLES = {
         _probed("accuracy"),
         picture="parts",
         note=f"{_PROBE_NOTE} Features are whitened. The paper does not say how many numbers its "
-        "VAE has: its row is near that of 32.",
+        "VAE has; 32 was chosen because its row is near the paper's.",
     ),
     "capsules-refitted": Table(
         "Parts and wholes, Table 1 again: the probe fitted on digits moved in the same way",
@@ -275,13 +275,15 @@ TABLES = {
             Number("nearest affine copy", ("copies", "nearest"), 3),
             Number("of random strokes", ("copies", "nearest_of_strokes"), 3),
             Number("share of copies", ("copies", "share"), 2),
+            Number("majority vote", ("vote",), 2),
             Number("MSE", ("mse",), 4),
         ),
         picture="templates",
         note="*nearest affine copy*: of every template, the least squared error, over its energy, "
         "that an affine map of another leaves; the median over templates. *share of copies*: of "
-        "templates, those that are nearer to another than 95 % of as many random strokes are. MSE "
-        "is of digits moved as in training.",
+        "templates, those that are nearer to another than 95 % of as many random strokes are. "
+        "*majority vote*: how often the whole that is most surely there tells an upright digit's "
+        "class. MSE is of digits moved as in training.",
     ),
     "capsules-poses": Table(
         "Parts and wholes, section 2.3: Normal poses from the start, or after points",
