@@ -1,6 +1,6 @@
 """The part-whole model on a GPU: images a second, compiled, captured, eager; free-form inference.
 
-python benchmarks/capsules.py > benchmarks/results/capsules-h200.json
+python benchmarks/capsules.py [RECIPE...] > benchmarks/results/capsules-h200.json
 """
 
 import json
@@ -16,6 +16,7 @@ from topocaps.recipes import find
 from topocaps.training.engine import Engine
 from topocaps.training.run import describe_device
 
+RECIPES = ("capsules/mnist", "capsules/mnist-normal", "capsules/mnist-turns")
 WAYS = {
     "compiled graph": {"compiling": True},
     "graph": {},
@@ -59,7 +60,7 @@ def main():
     turned = MovedDigits(pictures, classes, rotated_up_to(90))
     found["free-form"] = free_form(turned, where, images, free_steps)
     print("free-form", found["free-form"], file=sys.stderr, flush=True)
-    for name in ("capsules/mnist", "capsules/mnist-normal", "capsules/rotated-180-turns"):
+    for name in sys.argv[1:] or RECIPES:
         for way, how in WAYS.items():
             if where.type == "cpu" and way != "eager":
                 continue

@@ -176,7 +176,7 @@ def test_affnist_itself_is_measured_where_it_lies_beside_mnist(tmp_path):
 
 
 def test_a_scene_that_may_turn_trains_too(tmp_path):
-    recipe = small("capsules/rotated-180-turns").change(["turns=4"])
+    recipe = small("capsules/mnist-turns").change(["turns=4"])
     (run,) = study.run_jobs([study.Job(recipe, tmp_path)], device="cpu")
     assert run.model.turns == 4 and run.metrics["kl_wholes"] > 0
 

@@ -262,7 +262,7 @@ TABLES = {
     ),
     "capsules-figure4": Table(
         "Parts and wholes, Figure 4: trained and probed on digits turned by up to an angle",
-        (*part_whole.ROTATED, part_whole.TURNING[-1], *part_whole.PLAIN_ROTATED),
+        (*part_whole.ROTATED, *part_whole.PLAIN_ROTATED),
         _ROTATED,
         picture="parts",
         note="Each model is probed at the angle it was trained with (refitted): read its own "
@@ -270,7 +270,7 @@ TABLES = {
     ),
     "capsules-figures5-7": Table(
         "Parts and wholes, Figures 5 to 7: templates and arrangements",
-        (part_whole.DIGITS, part_whole.ROTATED[-1], part_whole.TURNING[-1]),
+        (part_whole.DIGITS, part_whole.ROTATED[-1]),
         (
             Number("nearest affine copy", ("copies", "nearest"), 3),
             Number("of random strokes", ("copies", "nearest_of_strokes"), 3),
@@ -300,7 +300,7 @@ TABLES = {
     ),
     "capsules-turns": Table(
         "Beyond the paper: scenes that may be turned",
-        (part_whole.DIGITS, part_whole.TURNING[0]),
+        (part_whole.DIGITS, part_whole.TURNING),
         _probed("accuracy"),
         picture="turned",
         note=f"{_PROBE_NOTE} Features are whitened.",
