@@ -17,20 +17,24 @@ from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
 
 NONE = "–"
+_GIVE_OR_TAKE = "\u00a0±\u00a0"  # in one piece, however narrow a table is
 _COUNTED = ("epochs", "sequences")
 _HEAD = """# Results
 
-Written by `topocaps reproduce`; every number is the mean over seeds ± their standard deviation,
-from `<recipe>/seed-<n>.json` in this folder. *paper* is what the paper reports, *untrained* the
-same network before its first step: what a number owes to the structure that is built in (of a model
-that starts from another's weights, a fresh network). Rows are of three seeds where nothing else is
-said; `--seeds` asks for more. Numbers are of MNIST's test images, and of held-out orbits of
-sprites; where these are *rendered*, they are a re-rendering in dSprites' geometry, not dSprites.
-CapCorr takes the most favourable start where a factor loops. *gain* is traversal_gain: 1 is
-perfect, 0 the sequence's own mean frame, below 0 worse than not moving; frames inside the window do
-not count, so a window over the whole sequence has none. Of parts and wholes, t⁰ are the presences
-of wholes and A⁰ their poses. Minutes of training are as they were, also where other programs shared
-the GPU."""
+Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
+
+- *ours*: mean over seeds ± their standard deviation; three seeds where nothing else is said
+  (`--seeds` asks for more).
+- *paper*: what the paper reports.
+- *untrained*: the same network before its first step, which is what a number owes to the structure
+  that is built in (of a model that starts from another's weights, a fresh network).
+- *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame, below 0 worse than not
+  moving. Frames inside the window do not count, so a window over the whole sequence has none.
+- CapCorr takes the most favourable start where a factor loops.
+- Of parts and wholes, t⁰ are the presences of wholes and A⁰ their poses.
+- Numbers are of MNIST's test images, and of held-out orbits of sprites; where these are *rendered*,
+  they are a re-rendering in dSprites' geometry, not dSprites.
+- Minutes of training are as they were, also where other programs shared the GPU."""
 
 _CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
 
@@ -49,17 +53,18 @@ standard errors over seeds, where a single seed is given the spread of other mod
 
 def write_page(results: Results) -> Path:
     """README.md, from what there is."""
-    parts = [_HEAD]
+    sections = {"conclusions": _conclusions(results), "claims": _claims(results)}
     for name, table in TABLES.items():
         rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
         if any(values_of(number, found) for _, found in rows for number in table.numbers):
             troubles = {recipe.name: results.troubles(recipe) for recipe in table.recipes}
-            parts.append(_section(name, table, rows, troubles))
-            parts += _pictures(results, name, table)
-    parts += _conclusions(results)
-    parts += _claims(results)
+            section = _section(name, table, rows, troubles)
+            sections[name] = [section, *_pictures(results, name, table)]
+    told = {name: parts for name, parts in sections.items() if parts}
+    contents = "On this page: " + " · ".join(f"[{name}](#{name})" for name in told)
+    parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
-    write_atomically(page, "\n\n".join(parts) + "\n")
+    write_atomically(page, "\n\n".join([_HEAD, contents, *parts]) + "\n")
     return page
 
 
@@ -70,10 +75,10 @@ def _conclusions(results: Results) -> list[str]:
         found = one.judge(results)
         if found.verdict is not None:
             because = one.why if found.verdict in (DOES_NOT, IN_PART) else ""
-            lines.append(f"| {one.text} | {found.found} | **{found.verdict}** | {because} |")
+            lines.append(f"| {one.text} | **{found.verdict}** | {found.found} | {because} |")
     if not lines:
         return []
-    header = ["| conclusion | found | | why |", "|---|---|---|---|"]
+    header = ["| conclusion | | found | why |", "|---|---|---|---|"]
     return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
 
 
@@ -85,12 +90,12 @@ def _claims(results: Results) -> list[str]:
         if found.verdict is not None:
             bad = any(results.troubles(recipe) for recipe in claim.recipes)
             lines.append(
-                f"| {claim.text} | {found.found}{'; of runs that complain' * bad} | "
-                f"**{found.verdict}** |"
+                f"| {claim.text} | **{found.verdict}** | "
+                f"{found.found}{'; of runs that complain' * bad} |"
             )
     if not lines:
         return []
-    return ["\n".join([_CLAIMS_HEAD, "", "| the papers say | found | |", "|---|---|---|", *lines])]
+    return ["\n".join([_CLAIMS_HEAD, "", "| the papers say | | found |", "|---|---|---|", *lines])]
 
 
 def _pictures(results: Results, name: str, table: Table) -> list[str]:
@@ -168,22 +173,20 @@ def _section(
     columns = _columns(table)
     everything = [one for _, found in rows for one in found]
     mixed = len({length_of(one) for one in everything}) > 1
-    lines = [["model", ""] + [text for one in columns for text in _titles(one, rows)]]
+    labels = [next(iter(column.values())).label for column in columns]
+    lines = [["model", "", *labels]]
     for recipe, found in rows:
         wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
         model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
-        each = []
-        for of in dict.fromkeys(number.of for number in table.numbers):
-            cells = []
-            for number in (one.get(of) for one in columns):
-                cells += [NONE] * 3 if number is None else [
-                    _cell(number, found), _claim(number, claims), _cell(number, _untrained(found))
-                ]  # fmt: skip
-            each.append([model, of or NONE, *cells])
-        told = [line for line in each if any(cell != NONE for cell in line[2:])]
-        lines += told or [[model, NONE, *each[0][2:]]]
-    used = [column for column in range(len(lines[0])) if any(r[column] != NONE for r in lines[1:])]
+        told = [line for of in _readings(table) for line in _lines(of, columns, found, claims)]
+        told = told or [[NONE] * (1 + len(columns))]
+        lines += [[model if not n else "", *line] for n, line in enumerate(told)]
+    used = [
+        column
+        for column in range(len(lines[0]))
+        if any(r[column] not in (NONE, "") for r in lines[1:])
+    ]
     shown = [[line[column] for column in used] for line in lines]
     text = ["| " + " | ".join(line) + " |" for line in shown]
     text.insert(1, "|" + "---|" * len(used))
@@ -219,18 +222,33 @@ def _columns(table: Table) -> list[dict[str, Number]]:
     return list(columns.values())
 
 
-def _titles(
-    column: Mapping[str, Number], rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
-) -> list[str]:
-    """Of a number, the paper's and the untrained one; where ours is not there, theirs is named."""
-    label = next(iter(column.values())).label
-    ours = any(values_of(number, found) for _, found in rows for number in column.values())
-    return [label, "paper" if ours else f"{label}, paper", "untrained"]
+def _readings(table: Table) -> Iterable[str]:
+    """What numbers are read off, where a model has lines for each."""
+    return dict.fromkeys(number.of for number in table.numbers)
 
 
-def _cell(number: Number, found: Sequence[dict[str, Any]]) -> str:
-    values = values_of(number, found)
-    if not values:
+def _lines(
+    of: str,
+    columns: Sequence[Mapping[str, Number]],
+    found: Sequence[dict[str, Any]],
+    claims: Mapping[str, Any],
+) -> list[list[str]]:
+    """Of a model: ours, the paper's below, and the untrained one; those that say anything."""
+    numbers = [column.get(of) for column in columns]
+    written = {
+        "ours": [_cell(number, found) for number in numbers],
+        "paper": [_claim(number, claims) for number in numbers],
+        "untrained": [_cell(number, _untrained(found)) for number in numbers],
+    }
+    return [
+        [whose if not of else of if whose == "ours" else f"{of}, {whose}", *cells]
+        for whose, cells in written.items()
+        if any(cell != NONE for cell in cells)
+    ]
+
+
+def _cell(number: Number | None, found: Sequence[dict[str, Any]]) -> str:
+    if number is None or not (values := values_of(number, found)):
         return NONE
     if number.worst:
         return _written(max(values), None, number.digits)
@@ -239,7 +257,9 @@ def _cell(number: Number, found: Sequence[dict[str, Any]]) -> str:
     return _written(statistics.mean(values), spread, number.digits) + some
 
 
-def _claim(number: Number, claims: Mapping[str, Any]) -> str:
+def _claim(number: Number | None, claims: Mapping[str, Any]) -> str:
+    if number is None:
+        return NONE
     value: Any = claims
     for key in number.path:
         value = value.get(key) if hasattr(value, "get") else None
@@ -251,7 +271,7 @@ def _claim(number: Number, claims: Mapping[str, Any]) -> str:
 
 def _written(mean: float, spread: float | None, digits: int) -> str:
     text = f"{mean:,.{digits}f}".replace("-", "−")
-    return text if spread is None else f"{text} ± {spread:,.{digits}f}"
+    return text if spread is None else f"{text}{_GIVE_OR_TAKE}{spread:,.{digits}f}"
 
 
 def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

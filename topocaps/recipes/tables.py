@@ -79,7 +79,7 @@ _PROBES = tuple(
 _ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
 
 _LATENTS = (
-    ("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"), ("VAE's μ, σ", "posterior"),
+    ("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"), ("μ, σ", "posterior"),
 )  # fmt: skip
 _WAYS = ("0", "45", "90", "135", "180", "affnist-style", "affnist")
 _PROBE_NOTE = (
