@@ -91,7 +91,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_gaps(tmp_path):
     assert_same(weights(again), weights(whole))
     tc.fit(model(), sequences, epochs=1, batch=4, out=tmp_path / "run", device="cpu")
     other = tc.Sequences.of(frames(), some_missing() | (torch.arange(6) == 3))
-    with pytest.raises(tc.TopocapsError, match="digest"):
+    with pytest.raises(tc.TopocapsError, match="fingerprint of the data"):
         tc.fit(model(), other, epochs=1, batch=4, out=tmp_path / "run", device="cpu")
 
 

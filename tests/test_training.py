@@ -182,7 +182,7 @@ def test_clipping_bounds_the_first_step():
 
 def test_other_data_are_not_mixed_into_a_run(tmp_path):
     tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
-    with pytest.raises(tc.BadInput, match="digest"):
+    with pytest.raises(tc.BadInput, match="fingerprint of the data"):
         tc.fit(model(), 1 - frames(), training=ADAM, out=tmp_path, watcher=Silent())
 
 

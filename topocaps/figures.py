@@ -55,6 +55,8 @@ HISTORY_CAPTION = "The bound and its parts over training, nats a frame."
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
 GAP = 2  # pixels between frames
+WIDE = 5  # times the least cost, from where on costs are drawn by their logarithm
+FEW = 30  # epochs, that are shown as points
 MANY = 5  # curves, whose names would hide them
 COLOURS = 10  # before they come again
 
@@ -156,7 +158,9 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     axis.plot(at, reference, "--", color=GREY, label="orbit mean")
     for lag in unseen:
         axis.axvspan(lag - 0.5, lag + 0.5, color=GREY, alpha=0.2, linewidth=0)
-    axis.set_yscale("log")
+    everything = [*reference, *(c for one in runs.values() for c in one["traversal"]["by_lag"])]
+    if max(everything) > WIDE * min(everything) > 0:
+        axis.set_yscale("log")
     axis.set_xlabel("lag (frames)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("nats of the true frame")
@@ -307,7 +311,8 @@ def probes_by_labels(
             axis.plot(list(found), means, marker="o", markersize=4, label=name)
             least, greatest = map(min, found.values()), map(max, found.values())
             axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
-        axis.set_title(what)
+        said = "the mean, spread and peak of capsules" if what == "pooled" else what
+        axis.set_title(f"a linear probe on {said}")
         axis.set_xscale("log")
         axis.set_xlabel("labels")
         axis.set_ylim(0, 1)
@@ -325,12 +330,21 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     bounds = ("elbo", "log_px_given_t", *(["validation_elbo"] * ("validation_elbo" in records[0])))
     for axis, names in zip(axes, (bounds, kls), strict=True):
         for name in names:
-            axis.plot(epochs, [record[name] for record in records], label=name)
+            values = [record[name] for record in records]
+            axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=_named(name))
         axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("nats a frame")
     return figure
+
+
+def _named(term: str) -> str:
+    """What a term of the bound is called where it is drawn."""
+    known = {"elbo": "bound", "validation_elbo": "bound, validation"}
+    known["log_px_given_t"] = "log p(x | t)"
+    return known.get(term, term.replace("kl_", "KL of "))
 
 
 def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:

@@ -14,6 +14,7 @@ from topocaps.recipes.recipe import Recipe
 from topocaps.study import Finished, Job, Say, run_job
 from topocaps.topography import Topography
 from topocaps.training import Adam, Training
+from topocaps.wording import counted
 
 FEWEST = 4  # frames: a window, and some outside it to predict
 CAPSULES = 12
@@ -54,6 +55,12 @@ def fit_own(
     return run_job(Job(recipe, out, seed), device, say)
 
 
+_ALONE = (
+    ". Pictures of one sequence belong into one subfolder (or --frames N cuts sequences from those "
+    "of a folder); tc.data.moving makes single ones move"
+)
+
+
 def recipe_for(
     own: Own,
     data: OwnSequences,
@@ -73,8 +80,8 @@ def recipe_for(
     frames, shape = own.sequences.frames, own.sequences.frame_shape
     if frames < FEWEST:
         raise BadInput(
-            f"sequences of {frames} frame{'s' * (frames != 1)} are too short to learn motion from: "
-            f"{FEWEST} or more are needed"
+            f"sequences of {counted(frames, 'frame')} are too short to learn motion from: "
+            f"{FEWEST} or more are needed{_ALONE * (frames == 1)}"
         )
     left = 2 * max(1, frames // 10)
     window = frames - left if window is None else whole_number("window", window)
@@ -109,12 +116,12 @@ def explain(recipe: Recipe) -> str:
     """What was chosen, in a sentence."""
     topography = recipe.topography
     networks = "convolutional networks" if recipe.convolutional else "multilayer perceptrons"
-    epochs = f"{recipe.training.epochs} epochs"
+    epochs = counted(recipe.training.epochs, "epoch")
     if recipe.training.patience is not None:
         epochs = f"up to {epochs}, {recipe.training.patience} without a better bound,"
     ends = "closed time" if recipe.closed else "open ends"
     shift = getattr(recipe.data, "shift", 0)
-    pixels = f"{shift} pixel{'s' * (shift > 1)}"
+    pixels = counted(shift, "pixel")
     shown = f", shown shifted by up to {pixels}" if shift else ""
     return (
         f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, a window of "

@@ -19,6 +19,7 @@ from topocaps.results_page import draw, write_page
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
 from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
+from topocaps.wording import counted
 
 #: a step of a model in a table, as measured: batches of 8, of 128, part-whole models
 H200_SECONDS = {"small": 113e-6, "large": 0.83e-3, "parts": 1.85e-3}
@@ -191,4 +192,4 @@ def _on_an_h200(recipe: BaseRecipe) -> float:
 
 
 def _long(hours: float) -> str:
-    return f"{hours:,.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
+    return f"{hours:,.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")

@@ -15,6 +15,7 @@ from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, DOES_NOT, IN_PART, OF_PARTS
 from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
+from topocaps.wording import counted
 
 NONE = "–"
 _GIVE_OR_TAKE = "\u00a0±\u00a0"  # in one piece, however narrow a table is
@@ -28,8 +29,8 @@ Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
 - *paper*: what the paper reports.
 - *untrained*: the same network before its first step, which is what a number owes to the structure
   that is built in (of a model that starts from another's weights, a fresh network).
-- *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame, below 0 worse than not
-  moving. Frames inside the window do not count, so a window over the whole sequence has none.
+- *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame, below 0 worse than
+  that. Frames inside the window do not count, so a window over the whole sequence has none.
 - CapCorr takes the most favourable start where a factor loops.
 - Of parts and wholes, t⁰ are the presences of wholes and A⁰ their poses.
 - Numbers are of MNIST's test images, and of held-out orbits of sprites; where these are *rendered*,
@@ -280,7 +281,7 @@ def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _count(found: Sequence[dict[str, Any]], mixed: bool) -> str:
     """How many seeds there are, where not three; epochs, where those of a table are ``mixed``."""
-    seeds = [] if len(found) == 3 else [f"{len(found)} seed{'s' * (len(found) != 1)}"]
+    seeds = [] if len(found) == 3 else [counted(len(found), "seed")]
     epochs = [f"{length} epochs" for length in dict.fromkeys(map(length_of, found)) if mixed]
     return f" ({', '.join(seeds + epochs)})" if seeds + epochs else ""
 

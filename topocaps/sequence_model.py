@@ -254,11 +254,14 @@ class SequenceModel(GenerativeModel):
 
     def check(self, x: Tensor, whole: bool = True) -> None:
         """Refuse frames this model cannot take, with a sentence; a window of them, if ``whole``."""
+        if not isinstance(x, Tensor):
+            raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
         frame_shape = getattr(self.x_given_t, "frame_shape", None)
         if frame_shape is not None and (x.ndim < 3 or tuple(x.shape[2:]) != tuple(frame_shape)):
+            grey = tuple(frame_shape) == (1, *x.shape[2:])
             raise BadInput(
                 f"frames must be (batch, time, *frame) with frame {tuple(frame_shape)}, "
-                f"not {tuple(x.shape)}"
+                f"not {tuple(x.shape)}{': grey ones need a channel, x[:, :, None]' * grey}"
             )
         if whole and self.shares:
             self.topography.check(x.shape[1])

@@ -24,6 +24,7 @@ from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
+from topocaps.wording import counted
 
 Say = Callable[[str], None]
 VALIDATED = 100  # sequences of every factor, after every epoch
@@ -160,7 +161,7 @@ def _run_group(
             yield Finished.open(folder.path)
         else:
             best = "" if run.best_epoch is None else (
-                f" for {len(run.history)} epochs, of which {run.best_epoch} was best"
+                f" for {counted(len(run.history), 'epoch')}, of which {run.best_epoch} was best"
             )  # fmt: skip
             say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
             if complaint := run.history[-1].get("complaint"):
@@ -272,9 +273,9 @@ def section(run: Finished) -> Section:
     }
     return Section(
         title=run.name,
-        text=f"{metrics['epochs']} epochs in {metrics['seconds']:.0f} s on {metrics['device']}"
-        f"{_in_company(metrics)}, seed {metrics['seed']}; "
-        f"{metrics['sequences']} sequences evaluated."
+        text=f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
+        f"on {metrics['device']}{_in_company(metrics)}, seed {metrics['seed']}; "
+        f"{counted(metrics['sequences'], 'sequence')} evaluated."
         + (f" {metrics['complaint']}." if metrics.get("complaint") else ""),
         table=examination.table(columns),
         figures=[

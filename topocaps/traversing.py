@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Walk:
     """Frames beside what is decoded of them, each (batch, time, *frame).
 
@@ -33,6 +33,10 @@ class Walk:
     unseen: Tensor  #: (batch, time) not in the window around that frame, nor shown there
     axis: Tensor  #: (batch, capsules) that was rolled along
     rate: float  #: sites that were rolled a frame; the mean of capsules' own, where they have them
+
+    def __repr__(self) -> str:
+        sequences, frames = self.unseen.shape
+        return f"Walk({sequences} sequences of {frames} frames, start={self.start})"
 
     @property
     def start(self) -> int:

@@ -77,6 +77,8 @@ def _check(path: Path, plain: str) -> None:
 def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
     """(training, test) images as they are published: 60,000 and 10,000."""
     where = data_folder(folder)
+    if not where.is_dir():
+        raise BadInput(f"there is no folder {where}")
     files = {(which, what): _find(where, which, what) for which in _FILES for what in _KINDS}
     if missing := [_names(*kind)[0] for kind, path in files.items() if path is None]:
         raise BadInput(f"there is no {', no '.join(missing)} (or .gz) in {where}")

@@ -37,8 +37,9 @@ UNNAMED = 4  # sequences that are shown where no factors are known
 _LEGEND = """
 <dl>
 <dt>gain</dt><dd>traversal gain: how well frames that t₀ has not seen are predicted by rolling it.
-1 is perfect, 0 is the sequence's own mean frame (the best an invariant model can do), below 0 is
-worse than not moving at all. Factors that leave no such frame are not listed.</dd>
+1 is perfect, 0 is the sequence's own mean frame (the best that a code can do which never changes),
+below 0 is worse than that. <i>t₀ held</i>: the same t₀, not rolled. Factors that leave no such
+frame are not listed.</dd>
 <dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
 (Eq. 14). For factors that loop within a sequence the most favourable start counts.
 A dash: the roll never varies, so there is no correlation.</dd>
@@ -162,6 +163,8 @@ class TopographicExamination(Examination[SequenceModel]):
         if moving:
             label = "gain, mean" if rows else "gain"
             rows += [row(label, [m["traversal_gain"] for m in metrics], 2)]
+            held = [m.get("held", {}).get("traversal_gain") for m in metrics]
+            rows += [row(f"{label}, t₀ held", held, 2)] * any(one is not None for one in held)
         rows += [
             row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
             for f in metrics[0]["capcorr"]

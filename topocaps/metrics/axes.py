@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 from topocaps.topography import roll
 
 STILL = -1
@@ -29,11 +29,9 @@ def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
 
     Capsules share nothing, so one may take x along its first axis, and another y.
     """
-    check_latents(t)
+    t = as_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
-    t = t - t.mean(
-        sites, keepdim=True
-    )  # all t are near their prior's mean; what is beside it moves
+    t = t - t.mean(sites, keepdim=True)  # all are near their prior's mean; what is beside it moves
     now, coming = t[:, :-1], t[:, 1:]
 
     def left(axes: tuple[int, ...]) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
-from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 from topocaps.topography import roll
 
 
@@ -49,7 +50,7 @@ class CapCorr:
         return ((a * b).sum() / scale).item() if scale > 0 else math.nan
 
 
-def capcorr(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, float]:
+def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
     """{factor column: correlation}, for the factors that move.
 
     t: (batch, time, capsules, *shape), factors: (batch, time, factor), integer indices.
@@ -62,7 +63,7 @@ def capcorr(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, float]:
     return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
 
 
-def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, CapCorr]:
+def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr]:
     r"""The rolls of Eq. 16 for every factor that moves.
 
     For each sequence, :math:`\Omega` is a frame where the factor has index 0; the roll is
@@ -71,12 +72,15 @@ def observed_rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> dict[int, C
     is closest to the truth counts, as in the paper: optimistic. Rolls are counted in indices of the
     factor: of ``rate`` sites, where it moves one a frame.
     """
-    check_latents(t)
+    t = as_latents(t)
+    factors = torch.as_tensor(factors)
     if factors.ndim != 3 or factors.shape[:2] != t.shape[:2]:
         raise BadInput(
             f"factors must be (batch, time, factor) with {tuple(t.shape[:2])} first, "
             f"not {tuple(factors.shape)}"
         )
+    if factors.is_floating_point():
+        raise BadInput("factors are indices, whole numbers from 0 on: these are floats")
     if rate == 0:
         raise BadInput("at a rate of 0 sites a frame there are no rolls to see")
     factors = factors.to(t.device)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
@@ -13,7 +15,7 @@ from topocaps.topography import Topography, chosen, roll
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 
 
-def equivariance_error(t: Tensor, rate: float = 1.0) -> float:
+def equivariance_error(t: Any, rate: float = 1.0) -> float:
     r"""Mean over sequences of :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`.
 
     t: (batch, time, capsules, \*shape). Each capsule is normalised by itself, as in the released
@@ -25,18 +27,21 @@ def equivariance_error(t: Tensor, rate: float = 1.0) -> float:
     >>> equivariance_error(t), equivariance_error(t, rate=2.0)
     (0.0, 20.0)
     """
+    t = as_latents(t)
+    if t.shape[1] < 2:
+        raise BadInput("an error over time is of two frames or more: here is one")
     return equivariance_errors(t, rate).mean().item()
 
 
 def equivariance_errors(
-    t: Tensor, rate: float = 1.0, cyclic: bool = True, axis: Tensor | None = None
+    t: Any, rate: float = 1.0, cyclic: bool = True, axis: Tensor | None = None
 ) -> Tensor:
     """The error of every sequence, (batch,).
 
     In capsules with ends, of the sites that a roll has not taken over them. Capsules of several
     axes are rolled along their own ``axis``, (batch, capsules), or else all along the first.
     """
-    check_latents(t)
+    t = as_latents(t)
     capsule = tuple(range(SITE_AXIS, t.ndim))
     if axis is not None and not ((axis >= 0) & (axis < len(capsule))).all():
         raise BadInput(f"axes of these capsules are 0 to {len(capsule) - 1}; some are not")
@@ -81,6 +86,12 @@ def _lost(sites: int, rate: float, lag: int) -> int:
     return min(math.ceil(abs(rate) * lag), sites)
 
 
-def check_latents(t: Tensor) -> None:
-    if t.ndim < SITE_AXIS + 1:
-        raise BadInput(f"latents must be (batch, time, capsules, *shape), not {tuple(t.shape)}")
+def as_latents(t: Any) -> Tensor:
+    """Anyone's latents, an array or a tensor, as a tensor of four axes or more."""
+    try:
+        found = torch.as_tensor(t)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"latents must be an array or a tensor: {error}") from error
+    if found.ndim < SITE_AXIS + 1:
+        raise BadInput(f"latents must be (batch, time, capsules, *shape), not {tuple(found.shape)}")
+    return found if found.is_floating_point() else found.float()

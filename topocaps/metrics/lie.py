@@ -185,6 +185,8 @@ def _ratio(error: Tensor, unit: Tensor) -> Tensor:
 
 
 def _check_images(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise BadInput(f"images must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
     if x.ndim < 3 or x.numel() == 0 or not x.is_floating_point():
         raise BadInput(
             f"images must be floats (images, ..., height, width), not {tuple(x.shape)} of {x.dtype}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput, check_seed, whole_number
-from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
 
 def nearest_neighbour_accuracy(
@@ -74,7 +75,7 @@ class Smoothness:
 
 
 def topographic_smoothness(
-    t: Tensor, permutations: int = 999, seed: int = 0, cyclic: bool = True
+    t: Any, permutations: int = 999, seed: int = 0, cyclic: bool = True
 ) -> Smoothness:
     """Mean correlation of the activities of sites that are next to each other.
 
@@ -84,7 +85,7 @@ def topographic_smoothness(
     p-value counts the observed order among them, so that it is never 0. Topographic ICA ties
     *energies*: of those, ask with ``t.square()``.
     """
-    check_latents(t)
+    t = as_latents(t)
     check_seed(seed)
     permutations = whole_number("permutations", permutations)
     pairs = _pairs(tuple(t.shape[SITE_AXIS:]), cyclic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 
 from topocaps.errors import BadInput, NonFinite
-from topocaps.metrics.equivariance import SITE_AXIS, check_latents
+from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
 LABELS = (10, 30, 100, 300, 1000, 3000, 10_000)
 STRENGTH = 0.5  # of the penalty on weights, for standardised features: scikit-learn's own C = 1
@@ -121,24 +122,24 @@ def accuracy_by_labels(
     return found
 
 
-def pooled(t: Tensor) -> Tensor:
+def pooled(t: Any) -> Tensor:
     """What no roll changes: of every capsule, the mean, spread and peak over its sites.
 
     t: (…, time, capsules, *shape) to (…, time, 3 capsules).
     """
-    check_latents(t)
+    t = as_latents(t)
     sites = t.flatten(SITE_AXIS)
     return torch.cat([sites.mean(-1), sites.std(-1, correction=0), sites.amax(-1)], -1)
 
 
-def specialisation(t: Tensor, factors: Tensor) -> float:
+def specialisation(t: Any, factors: Tensor) -> float:
     """How much each capsule moves for one factor alone: 0 for all alike, 1 for one only.
 
     t: (batch, time, capsules, *shape). A capsule's motion is how far its direction turns from frame
     to frame; of its shares by factor, the entropy is compared with the greatest there can be.
     Capsules that stand still are left out; where all do, or fewer than two factors move, it is NaN.
     """
-    check_latents(t)
+    t = as_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
     t = t - t.mean(sites, keepdim=True)
     t = t / vector_norm(t, dim=sites, keepdim=True).clamp_min(1e-30)

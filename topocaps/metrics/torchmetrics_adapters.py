@@ -33,7 +33,7 @@ from topocaps.metrics.disentanglement import (
     mig,
     sap,
 )
-from topocaps.metrics.equivariance import check_latents, equivariance_errors
+from topocaps.metrics.equivariance import as_latents, equivariance_errors
 from topocaps.metrics.lie import Action, Function, lie_error
 from topocaps.metrics.neighbours import nearest_neighbour_accuracy, topographic_smoothness
 from topocaps.metrics.probes import STRENGTH, fit_probe
@@ -219,8 +219,7 @@ class TopographicSmoothness(_Kept):
 
     def update(self, t: Tensor) -> None:
         """t: (batch, time, capsules, *shape)."""
-        check_latents(t)
-        self._keep(t)
+        self._keep(as_latents(t))
 
     def compute(self) -> dict[str, Tensor]:
         found = self.function(*self._all())

@@ -5,7 +5,8 @@ How well :math:`decode(Roll_l(t_0))` predicts :math:`x_l`, against the sequence'
 
 .. math:: gain = \frac{nats(orbit\ mean) - nats(rolled)}{nats(orbit\ mean) - nats(perfect)}
 
-1 is perfect, 0 is invariance, below 0 is worse than not moving at all.
+1 is perfect, 0 is that mean frame, below 0 is worse than it. At ``rate=0`` it is the gain of t_0
+that is held: what not rolling would do, mostly far below 0.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from topocaps.topography import Topography
 EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Traversal:
     """Costs of every frame, (sequences, time), and which of them count.
 
@@ -48,6 +49,10 @@ class Traversal:
         """One traversal of several batches."""
         names = cls.__dataclass_fields__
         return cls(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+    def __repr__(self) -> str:
+        sequences, frames = self.rolled.shape
+        return f"Traversal({sequences} sequences of {frames} frames, overall={self.overall})"
 
     @property
     def by_factor(self) -> dict[int, float | None]:

@@ -1,5 +1,7 @@
 """What can be run, as data."""
 
+import difflib
+
 from topocaps.errors import BadInput
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.claims import VARIANTS
@@ -16,12 +18,16 @@ RECIPES: dict[str, BaseRecipe] = {
     for recipe in (*SPRITES, *EXTENSIONS, *MNIST, *DSPRITES, *VARIANTS, *PART_WHOLE)
 }
 
+MOST = 5  # names that a wrong one may have meant
+
 
 def find(name: str) -> BaseRecipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        near = [known for known in RECIPES if name.split("/")[-1] in known] or list(RECIPES)
-        raise BadInput(f"there is no recipe {name!r}; there are {', '.join(near)}")
+        near = [known for known in RECIPES if name.split("/")[-1] in known]
+        near = near[:MOST] or difflib.get_close_matches(name, RECIPES, MOST)
+        maybe = f"did you mean {' or '.join(near)}? " * bool(near)
+        raise BadInput(f"there is no recipe {name!r}; {maybe}topocaps recipes lists all")
     return RECIPES[name]
 
 

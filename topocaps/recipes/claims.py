@@ -284,9 +284,17 @@ OF_PARTS = (
         _read("μ and σ", "accuracy", "posterior", "180"), part_whole.PLAIN_LARGER,
     ),
     Above(
-        "Trained on turned digits, t⁰ is less like their classes (Fig. 4)", _PARTS,
-        _read("t⁰ of upright digits", "accuracy", "presences", "0"),
-        _read("trained and probed at up to 180 degrees", "refitted", "presences", "180"), _TURNED,
+        "Trained and tested on digits turned further, t⁰ tells less of their classes (Fig. 4)",
+        _PARTS, _read("upright", "refitted", "presences", "0"),
+        _read("up to 180 degrees", "refitted", "presences", "180"), _TURNED,
+    ),
+    Better(
+        "because training on turned digits makes wholes specialise less (Fig. 4): upright training "
+        "is better at either angle",
+        _PARTS, _TURNED, higher=(
+            _read("t⁰ of upright digits", "refitted", "presences", "0"),
+            _read("turned by up to 180 degrees", "refitted", "presences", "180"),
+        ),
     ),
     Within(
         "Many templates are nearly affine copies of another (Fig. 5 to 7; a quarter is many here)",

@@ -85,7 +85,7 @@ class RunFolder:
             make_folder(self.state.parent)
             before = read_json(self.recipe)
             changed = [
-                f"{key} was {old}, is now {new}"
+                f"{key.replace('digest', 'fingerprint of the data')} was {old}, is now {new}"
                 for key, old, new in _differences(before, settings)
                 if key.split(".")[0] not in ("versions", "device", "products")
             ]

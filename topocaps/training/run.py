@@ -29,6 +29,7 @@ from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
+from topocaps.wording import counted
 
 
 @dataclass(frozen=True)
@@ -326,16 +327,17 @@ def choose_device(device: str) -> torch.device:
         where = torch.device(device)
         torch.zeros(1, device=where).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(
-            f"device {device!r} cannot be used here: {str(error).splitlines()[0]}"
-        ) from None
+        why = str(error).splitlines()[0]
+        if "device type" in why:  # PyTorch lists two dozen
+            why = "devices are cpu, cuda, cuda:N, mps and auto"
+        raise BadInput(f"device {device!r} cannot be used here: {why}") from None
     return where
 
 
 def describe_device(where: torch.device) -> str:
     if where.type == "cuda":
         return torch.cuda.get_device_name(where)
-    return f"{where.type}, {torch.get_num_threads()} threads"
+    return f"{where.type}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def describe_training(training: Training) -> dict[str, Any]:

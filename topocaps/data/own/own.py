@@ -13,6 +13,7 @@ from topocaps.data.own.mapped import MappedSequences
 from topocaps.data.own.moving import MovingImages
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, check_seed
+from topocaps.wording import counted
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Own:
         found = self.found
         shape = " x ".join(map(str, found["frame_shape"]))
         said = (
-            f"{found['kind']}: {_count(found['sequences'], 'sequence')} of "
-            f"{_count(found['frames'], 'frame')}, "
+            f"{found['kind']}: {counted(found['sequences'], 'sequence')} of "
+            f"{counted(found['frames'], 'frame')}, "
             f"{shape}, {found['dtype']}, {found['likelihood']}"
         )
         if found.get("axes"):
@@ -47,10 +48,6 @@ class Own:
             more = len(found["left_aside"]) - 1
             said += f"; left aside: {found['left_aside'][0]}" + f" and {more} more" * (more > 0)
         return said
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}" + "s" * (n != 1)
 
 
 def split(own: Own, share: float = 0.2, seed: int = 0) -> tuple[SequenceSet, SequenceSet]:
