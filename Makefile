@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 # The site: into runs/docs, from its own pages and the docstrings.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo runs/docs/index.html
+	@echo "runs/docs/index.html, or with its search: python3 -m http.server -d runs/docs"
 
 $(VENV)/.docs: $(READY) docs/tools/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \

@@ -4,6 +4,7 @@ import json
 import math
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -22,6 +23,7 @@ from small_capsules import (
 )
 from torch.distributions import Bernoulli, Categorical, Normal, RelaxedBernoulli
 
+import topocaps as tc
 from topocaps import BadInput
 from topocaps.building import build
 from topocaps.capsules import (
@@ -31,6 +33,8 @@ from topocaps.capsules import (
     Poses,
     concrete,
 )
+from topocaps.capsules.settings import PartWholeSettings
+from topocaps.training.watching import Silent, describe
 
 # ---- The bound ----
 
@@ -274,7 +278,8 @@ def test_shares_are_of_parts_that_are_there():
     shares = taken / parts.presences.sum()
     assert shares.sum().item() == pytest.approx(1)
     torch.testing.assert_close(found.clutter, shares[0].expand(3, 2))
-    torch.testing.assert_close(found.largest_share, shares[1:].max().expand(3, 2))
+    largest = shares[1:].max() / shares[1:].sum()
+    torch.testing.assert_close(found.largest_share, largest.expand(3, 2))
     logits = beliefs[0].logits.flatten(0, 1).detach().numpy()
     assert found.logit_spread[0, 0].item() == pytest.approx(logits.std(0).mean())
     torch.testing.assert_close(found.parts_on, parts.presences.sum(-1))
@@ -354,6 +359,65 @@ def test_parts_that_belong_to_no_whole_are_complained_of():
     model = lively(model_of((3, 4)))
     model.links[0].affinity.data.fill_(-40.0)
     assert "no whole" in model.complaint(means_of(model))
+
+
+def test_a_whole_that_takes_all_is_seen_behind_clutter_and_with_a_dead_top():
+    shares = {"largest_share": 0.99, "clutter": 0.45}
+    said = model_of((3, 4)).complaint({"logit_spread": 0.5, **shares})
+    assert "one whole takes 99%" in said and "hardly vary" not in said
+    said = model_of((3, 4)).complaint({"logit_spread": 0.01, **shares})
+    assert "one whole takes 99%" in said and "hardly vary" in said
+
+
+def test_shares_of_parts_of_which_none_is_there_are_finite():
+    model = model_of((3, 4))
+    x = images_of(model, 2, 1)
+    wholes, parts = model.believe(x)
+    gone = Capsules(torch.full_like(parts.logits, -1e4), parts.poses)
+    found = model.bound(x, (wholes, parts), (wholes.values(1.0), gone))
+    assert found.clutter.isfinite().all() and found.largest_share.isfinite().all()
+
+
+def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
+    for poses_are, said in (("delta", "value (no bound) "), ("normal", "elbo ")):
+        model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1, poses_are=poses_are)
+        run = tc.fit(model, torch.rand(8, 1, 1, 8, 8), epochs=1, batch=4, watcher=Silent())
+        assert describe(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
+
+
+def test_images_without_a_time_are_refused_before_training():
+    model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1)
+    with pytest.raises(BadInput, match="single images are sequences of one"):
+        tc.fit(model, torch.rand(8, 1, 8, 8), epochs=1)
+
+
+def test_what_is_drawn_can_be_looked_at():
+    model = PartWhole((1, 12, 12), sizes=(4, 6), width=8, depth=1)
+    with torch.no_grad():
+        model.templates.colour.fill_(20.0)
+        model.templates.alpha.fill_(20.0)
+    scene = model.sample(200)
+    assert scene.x.max() == 1 and model(scene.x[:, None]).elbo.isfinite().all()
+
+
+def test_of_a_scene_that_turns_the_turn_is_inferred_or_asked_for():
+    model = PartWhole((1, 12, 12), sizes=(2, 3), width=8, depth=1, turns=4)
+    scene = model.sample(3)
+    x = scene.x[:, None]
+    for mine, theirs in zip(model.believe(x), model.believe(x, model.upright(x)), strict=True):
+        assert torch.equal(mine.logits, theirs.logits)
+    with pytest.raises(BadInput, match="give the turn"):
+        model.log_density(scene.layers, scene.x)
+    assert model.log_density(scene.layers, scene.x, scene.turn).isfinite().all()
+
+
+def test_numbers_of_numpy_are_numbers():
+    settings = PartWholeSettings(sizes=(np.int64(2), np.int32(3)), noise=np.float32(0.25))
+    assert settings.sizes == (2, 3) and settings.noise == 0.25
+    with pytest.raises(BadInput, match="images must be a whole number"):
+        PartWhole((1, 8, 8), settings, width=8, depth=1).sample(0)
+    with pytest.raises(BadInput, match="tensor, not a ndarray"):
+        PartWhole((1, 8, 8), settings, width=8, depth=1)(np.zeros((1, 1, 1, 8, 8)))
 
 
 def test_wholes_learn_slower_than_all_else():

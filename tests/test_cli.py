@@ -270,3 +270,10 @@ def test_fit_refuses_what_cannot_be_learned_from(tmp_path, command, array, sente
     np.save(tmp_path / "bad.npy", array)
     code, _, said = command("fit", tmp_path / "bad.npy", "--out", tmp_path / "out", *QUICK)
     assert code == 2 and sentence in said and len(said.strip().splitlines()) <= 2
+
+
+def test_names_with_brackets_are_said_as_they_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["topocaps", "evaluate", str(tmp_path / "a[red]b")])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "a[red]b" in capsys.readouterr().err.replace("\n", "")

@@ -345,3 +345,16 @@ def test_chance_of_open_capsules_is_that_of_random_ones():
     measured = metrics.equivariance_errors(t, 1.0, cyclic=False).mean().item()
     expected = metrics.chance_equivariance_error(topography, 15)
     assert measured == pytest.approx(expected, rel=0.01)
+
+
+def test_arrays_are_measured_as_tensors_are():
+    t = torch.rand(3, 5, 2, 5)
+    factors = torch.arange(5).repeat(3, 1)[..., None]
+    assert metrics.equivariance_error(t.numpy()) == metrics.equivariance_error(t)
+    assert metrics.capcorr(t.numpy(), factors.numpy()).keys() == {0}
+    with pytest.raises(BadInput, match="whole numbers"):
+        metrics.capcorr(t, factors.float())
+    with pytest.raises(BadInput, match="two frames or more"):
+        metrics.equivariance_error(t[:, :1])
+    with pytest.raises(BadInput, match="array or a tensor"):
+        metrics.equivariance_error("t")

@@ -12,8 +12,9 @@ from scipy.io import savemat
 from topocaps import BadInput, PartWhole, part_figures, study
 from topocaps.data.mnist import Digits
 from topocaps.data.moved import Moves
+from topocaps.data.sequences import Sequences
 from topocaps.examine.digits import probed
-from topocaps.examine.part_whole import accuracy
+from topocaps.examine.part_whole import accuracy, bounds
 from topocaps.recipes import find, part_whole
 from topocaps.recipes.tables import TABLES
 from topocaps.reproduce import reproduce
@@ -173,6 +174,15 @@ def test_affnist_itself_is_measured_where_it_lies_beside_mnist(tmp_path):
     assert seen[-1] == 24
     assert found["accuracy"]["ink"].keys() == {"0", "affnist-style", "affnist"}
     assert found["refitted"]["ink"].keys() == {"0", "affnist-style"}
+
+
+def test_templates_that_are_blank_or_hidden_do_not_count_as_drawing():
+    model = find("capsules/mnist-small").build((1, 28, 28), 0)
+    digits = Sequences.of(torch.rand(20, 1, 1, 28, 28))
+    assert bounds(model, digits)["templates_drawn"] == model.sizes[-1]
+    with torch.no_grad():
+        model.templates.alpha[:3].fill_(-20.0)
+    assert bounds(model, digits)["templates_drawn"] == model.sizes[-1] - 3
 
 
 def test_a_scene_that_may_turn_trains_too(tmp_path):

@@ -296,11 +296,11 @@ def _options(
 ) -> None: ...
 
 
-_out = Console(width=None if sys.stdout.isatty() else 160)
+_out = Console(markup=False, width=None if sys.stdout.isatty() else 160)
 
 
 def _say(line: str) -> None:
-    Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_table(rows: list[list[str]]) -> None:
@@ -329,7 +329,8 @@ def main() -> None:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        _leave(describe() or "see topocaps --help", getattr(error, "exit_code", 2))
+        where = getattr(getattr(error, "ctx", None), "command_path", "topocaps")
+        _leave(f"{describe()} See {where} --help".strip(), getattr(error, "exit_code", 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from numbers import Real
 from typing import Any
 
 
@@ -22,6 +24,14 @@ def whole_number(name: str, value: Any) -> int:
         number = 0
     if number < 1 or isinstance(value, bool):
         raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """``value`` as a finite number above 0, or a sentence about ``name``."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
+    if not 0 < number < math.inf:
+        raise BadInput(f"{name} must be a number above 0, not {value!r}")
     return number
 
 

@@ -50,7 +50,7 @@ TORUS_CAPTION = (
     "The test image that excites each site of the torus most, flattened (Fig. 3), and the classes "
     "of these images: neighbours are alike where the map is organised."
 )
-HISTORY_CAPTION = "The bound and its parts over training, nats a frame."
+HISTORY_CAPTION = "What is raised and its parts over training, nats a frame."
 
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
@@ -331,7 +331,8 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     for axis, names in zip(axes, (bounds, kls), strict=True):
         for name in names:
             values = [record[name] for record in records]
-            axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=_named(name))
+            label = _named(name, records[0].get("is_bound", True))
+            axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=label)
         axis.set_xlabel("epoch")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(frameon=False)
@@ -340,9 +341,10 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _named(term: str) -> str:
+def _named(term: str, is_bound: bool) -> str:
     """What a term of the bound is called where it is drawn."""
-    known = {"elbo": "bound", "validation_elbo": "bound, validation"}
+    bound = "bound" if is_bound else "value (no bound)"
+    known = {"elbo": bound, "validation_elbo": f"{bound}, validation"}
     known["log_px_given_t"] = "log p(x | t)"
     return known.get(term, term.replace("kl_", "KL of "))
 

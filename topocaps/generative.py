@@ -28,6 +28,11 @@ class GenerativeModel(nn.Module, ABC):
     maps: ClassVar[bool] = False
 
     @property
+    def is_bound(self) -> bool:
+        """Whether what is raised is a bound on log p(x); else it is said so where it is shown."""
+        return True
+
+    @property
     @abstractmethod
     def drawn(self) -> list[tuple[int, ...]]:
         """Shapes of the standard normal numbers that ``evidence`` asks for, of one frame."""
@@ -67,7 +72,7 @@ def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> No
     if not (x.sum().isfinite() or x.isfinite().all()):
         raise BadInput("frames hold NaN or infinite values")
     if likelihood is Likelihood.BERNOULLI and (low < 0 or high > 1):
-        raise BadInput(f"frames must lie in [0, 1], not in [{low:g}, {high:g}]")
+        raise BadInput(f"frames must lie in [0, 1], not in [{low:.9g}, {high:.9g}]")
 
 
 def check_place(x: Tensor, model: nn.Module) -> None:

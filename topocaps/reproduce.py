@@ -61,7 +61,7 @@ def reproduce(
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = recipe_of[run.name], run.metrics["seed"]
         told = _told_of(recipe) if asked is None else asked | results.names(recipe, seed)
-        more = _more(run, told, data, device)
+        more = _more(run, told, data, device, say)
         control = {**run.metrics["untrained"], **more.pop("untrained", {})}
         metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
@@ -138,13 +138,16 @@ def _told_of(recipe: BaseRecipe) -> set[str]:
     return _asked([name for name in TABLES if recipe.name in {r.name for r in recipes_of(name)}])
 
 
-def _more(run: Finished, asked: set[str], data: Path | None, device: str) -> dict[str, Any]:
+def _more(
+    run: Finished, asked: set[str], data: Path | None, device: str, say: Say
+) -> dict[str, Any]:
     """Numbers that are for tables only: those that are asked for; what is put off is named."""
     model = run.model.to(choose_device(device))
     found: dict[str, Any] = {}
     put_off: list[str] = []
     for later in examination_of(model).more(model, run.settings, data):
         if asked.intersection(later.names):
+            say(f"{run.name}, seed {run.metrics['seed']}: measuring {', '.join(later.names)}")
             found |= later.measure()
         else:
             put_off += later.names

@@ -12,7 +12,7 @@ from torch import Tensor
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules
 from topocaps.capsules.model import PartWhole, in_image
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput, positive, whole_number
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,11 @@ def optimise(
     images with their ``turn``. Every step draws presences and poses, sums selections out given them
     (the E-step of the routing) and moves q up the gradient: Adam, whose steps shrink to nothing
     along a cosine. Images do not know of each other, so a batch is as good as one by one.
+    ``beliefs`` that are good already want a small ``lr``: at the usual one they first go as far
+    from where they are as its draws push them.
     """
     steps = whole_number("steps", steps)
-    if not (isinstance(lr, int | float) and 0 < lr < math.inf):
-        raise BadInput(f"lr must be a number above 0, not {lr!r}")
+    lr = positive("lr", lr)
     model.check(x)
     _check_start(model, x, beliefs, turn)
     x = x.clone() if x.is_inference() else x  # of such a one no gradient is taken
@@ -112,6 +113,13 @@ def _check_start(
         raise BadInput(
             f"beliefs must be of every layer, wholes first, with poses {wanted}, not {found}"
         )
+    for belief in beliefs:
+        spread = () if belief.spread is None else (belief.spread.log(),)
+        values = (belief.logits, belief.poses, *spread)
+        if any(value.dtype != x.dtype or not value.isfinite().all() for value in values):
+            raise BadInput(f"beliefs must be finite, {x.dtype}, with spreads above 0")
+        if belief.spread is not None and belief.spread.shape != belief.poses.shape:
+            raise BadInput("spreads of beliefs must have the shape of their poses")
 
 
 def _leaves(belief: Belief) -> list[Tensor]:

@@ -47,10 +47,10 @@ class CapsuleEvidence:
     log_px_given_t: Tensor
     kl_parts: Tensor  #: of all layers but the top: log q - log p, drawn
     kl_wholes: Tensor
-    presence_nats: Tensor  #: of wholes, within ``kl_wholes``: what their t says of an image
+    presence_nats: Tensor  #: of wholes, within ``kl_wholes``: how far they are from their prior
     logit_spread: Tensor  #: how far the presences of wholes vary over images; 0 is dead
-    largest_share: Tensor  #: of the parts that are there, of the whole that takes most
-    clutter: Tensor  #: the dummy's share of them; both are of the layers where they are greatest
+    largest_share: Tensor  #: of the parts that wholes take, of the one that takes most
+    clutter: Tensor  #: the dummy's share of all; both are of the layers where they are greatest
     wholes_on: Tensor
     parts_on: Tensor
 
@@ -134,6 +134,8 @@ class PartWhole(GenerativeModel):
 
         Where scenes turn, also of the ``turn``. Presences that are certain count as probabilities.
         """
+        if turn is None and self.turns > 1:
+            raise BadInput("scenes of this model turn: give the turn, too")
         below = zip(self.links, pairwise(layers), strict=True)
         connected = sum(link.log_density(*two) for link, two in below)
         parts = in_image(layers[-1], turn)
@@ -158,6 +160,7 @@ class PartWhole(GenerativeModel):
 
         ``relaxed``, presences lie between 0 and 1, as in the model that the bound is of.
         """
+        n = whole_number("a number of images", n)
         like = next(self.parameters())
         top = like.new_full((n, self.sizes[0]), self.prior_logit)
         logits = concrete.draw(top, torch.randn_like(top), self.temperature)
@@ -170,7 +173,7 @@ class PartWhole(GenerativeModel):
             below, chosen = link.sample(layers[-1], relaxed)
             layers.append(below)
             selected.append(chosen)
-        drawn = self.templates(in_image(layers[-1], self.rotations[which]))
+        drawn = self.templates(in_image(layers[-1], self.rotations[which])).clamp(0, 1)  # rounded
         return Scene(tuple(layers), tuple(selected), self.rotations[which], drawn)
 
     def upright(self, x: Tensor) -> Tensor | None:
@@ -189,10 +192,11 @@ class PartWhole(GenerativeModel):
     def believe(self, x: Tensor, turn: Tensor | None = None) -> tuple[Belief, ...]:
         """q of every layer, wholes first, each from what is most to be expected below it.
 
-        Poses are those before the ``turn`` of the scene.
+        Poses are those before the ``turn`` of the scene, which where scenes turn is ``upright(x)``
+        unless it is given.
         """
         self.check(x)
-        return self._believe(x, turn)
+        return self._believe(x, self.upright(x) if turn is None else turn)
 
     def _believe(self, x: Tensor, turn: Tensor | None) -> tuple[Belief, ...]:
         beliefs = [self._as_asked(self.part_encoder(self._turned_back(x, turn)))]
@@ -250,7 +254,7 @@ class PartWhole(GenerativeModel):
             kl_wholes=kl_wholes + math.log(self.turns),
             presence_nats=kl_presences.detach(),
             logit_spread=spread.detach().expand(shape),
-            largest_share=torch.stack([s[1:].max() for s in several]).max().detach().expand(shape),
+            largest_share=torch.stack([_largest(s) for s in several]).max().detach().expand(shape),
             clutter=torch.stack([s[0] for s in shares]).max().detach().expand(shape),
             wholes_on=layers[0].presences.sum(-1).detach(),
             parts_on=layers[-1].presences.sum(-1).detach(),
@@ -300,25 +304,34 @@ class PartWhole(GenerativeModel):
                 found.append((size, poses.NUMBERS))
         return found
 
+    @property
+    def is_bound(self) -> bool:
+        return self.poses_are is Poses.NORMAL
+
     def rate_of(self, name: str) -> float:
         return self.settings.slower if name.startswith("whole_encoders") else 1.0
 
     def complaint(self, means: Mapping[str, float]) -> str | None:
-        """Which collapse the means of an epoch's terms show, if any."""
+        """Which collapses the means of an epoch's terms show, if any."""
+        found = []
         if means["logit_spread"] < DEAD:
-            return (
+            found.append(
                 "collapsed, or not yet awake: presences of wholes hardly vary over images (logit "
                 f"spread {means['logit_spread']:.3f}); if they stay so, take another seed or a "
                 "lower lr"
             )
-        if means["largest_share"] > ALL and max(self.sizes[:-1]) > 1:
-            share = f"{means['largest_share']:.0%}"
-            return f"collapsed: one whole takes {share} of the parts; start c tighter"
         if means["clutter"] > ALL:
-            return f"collapsed: {means['clutter']:.0%} of the parts belong to no whole"
-        return None
+            found.append(f"collapsed: {means['clutter']:.0%} of the parts belong to no whole")
+        elif means["largest_share"] > ALL and max(self.sizes[:-1]) > 1:
+            share = f"{means['largest_share']:.0%}"
+            found.append(
+                f"collapsed: one whole takes {share} of the parts that any takes; start c tighter"
+            )
+        return "; ".join(found) or None
 
     def check(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise BadInput(f"images must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
         if x.ndim < 4 or tuple(x.shape[-3:]) != self.frame_shape:
             raise BadInput(
                 f"images must be (…, *frame) with frame {self.frame_shape}, not {tuple(x.shape)}"
@@ -339,7 +352,13 @@ def _kl_of_poses(wholes: Belief) -> Tensor:
 def _shares(joint: Tensor, below: Capsules) -> Tensor:
     """Of objects ``below`` that are there, what each above takes, the dummy first: (1 + above,)."""
     there = below.presences[..., None, :]
-    return (joint.softmax(-2) * there).sum(-1).flatten(0, -2).sum(0) / there.sum()
+    taken = (joint.softmax(-2) * there).sum(-1).flatten(0, -2).sum(0)
+    return taken / there.sum().clamp_min(_NOTHING)
+
+
+def _largest(shares: Tensor) -> Tensor:
+    """Of what those above take, without the dummy, the share of the one that takes most."""
+    return shares[1:].max() / shares[1:].sum().clamp_min(_NOTHING)
 
 
 def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
@@ -349,8 +368,9 @@ def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
     return Capsules(parts.logits, poses.after(parts.poses, turn[..., None, :]))
 
 
-DEAD = 0.06  # spread of the logits of t⁰ that is none: .01 to .04 untrained, .17 and more alive
+DEAD = 0.06  # spread of the logits of t⁰ that is none: .01 to .04 untrained, .08 and more alive
 ALL = 0.9  # of the parts
+_NOTHING = 1e-30  # parts
 
 
 def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:

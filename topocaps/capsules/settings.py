@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from topocaps.capsules.encoders import HEADS
 from topocaps.capsules.layers import TIGHTEST
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput, positive, whole_number
 
 
 class Poses(StrEnum):
@@ -41,9 +40,14 @@ class PartWholeSettings:
 
     def __post_init__(self) -> None:
         sizes = tuple(self.sizes) if isinstance(self.sizes, tuple | list) else (self.sizes,)
-        numbers = (isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes)
-        if len(sizes) < 2 or not all(numbers):
-            raise BadInput(f"sizes are capsules of two layers or more, wholes first, not {sizes}")
+        try:
+            sizes = tuple(whole_number("a size", size) for size in sizes)
+        except BadInput:
+            sizes = ()
+        if len(sizes) < 2:
+            raise BadInput(
+                f"sizes are capsules of two layers or more, wholes first, not {self.sizes}"
+            )
         object.__setattr__(self, "sizes", sizes)
         for name in ("template", "depth", "width", "turns"):
             whole_number(name, getattr(self, name))
@@ -51,10 +55,7 @@ class PartWholeSettings:
             "noise", "prior", "scale", "temperature", "clutter", "loose", "absent", "slower",
             "tight", "scatter",
         ):  # fmt: skip
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise BadInput(f"{name} must be a number above 0, not {value!r}")
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
         if not self.prior < 1:
             raise BadInput(f"prior must be a probability below 1, not {self.prior}")
         if not self.tight > TIGHTEST:

@@ -49,6 +49,10 @@ class Templates(nn.Module):
         drawn = drawn * parts.presences[..., None, None, None]
         return drawn[..., :-1, :, :], drawn[..., -1:, :, :]
 
+    def left(self, parts: Capsules) -> Tensor:
+        """The ink of every part that is left to be seen: (…, parts)."""
+        return _seen(*self.moved(parts)).sum((-1, -2, -3))
+
     def forward(self, parts: Capsules) -> Tensor:
         """The mean of the image: (…, *frame)."""
         return composite(*self.moved(parts))
@@ -60,6 +64,11 @@ def composite(ink: Tensor, alpha: Tensor) -> Tensor:
     A layer is seen through what lies over it: :math:`c_k a_k prod_{l > k} (1 - a_l)`, of which
     :math:`c_k a_k` is its ink.
     """
+    return _seen(ink, alpha).sum(-4)
+
+
+def _seen(ink: Tensor, alpha: Tensor) -> Tensor:
+    """Of every layer, what the layers over it let through."""
     through = torch.log1p(-_OPAQUE * alpha)
     over = through.sum(-4, keepdim=True) - through.cumsum(-4)
-    return (ink * over.exp()).sum(-4)
+    return ink * over.exp()

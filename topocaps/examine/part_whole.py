@@ -13,7 +13,7 @@ from torch import Tensor
 
 from topocaps import figures, part_figures
 from topocaps.arithmetic import seeded
-from topocaps.capsules import Belief, PartWhole, Poses
+from topocaps.capsules import Belief, PartWhole
 from topocaps.data.mnist import digit_splits
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
@@ -32,6 +32,7 @@ from topocaps.recipes.data import Splits
 
 PRESENCES, BOTH = "presences", "presences and poses"
 _BATCH = 500
+BLANK = 0.05  # of the mean ink of a template, that is none
 _LEGEND = """
 <dl>
 <dt>bound</dt><dd>nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the
@@ -40,11 +41,13 @@ number is then no bound on log p(x), and is not comparable with one that is.</dd
 expected.</dd>
 <dt>t⁰, (t⁰, A⁰)</dt><dd>test accuracy of a linear probe on the logits of the wholes' presences, and
 on these with their poses, whitened, fitted on upright training digits.</dd>
-<dt>KL of t⁰</dt><dd>nats that presences of wholes take from their prior: what they say of an image.
-Where it is near 0, wholes are always there alike, and only their poses tell images apart.</dd>
+<dt>KL of t⁰</dt><dd>nats between the presences of wholes and their prior. Whether they differ from
+image to image, it does not tell: that is the logit spread.</dd>
 <dt>logit spread</dt><dd>how far the logits of t⁰ vary over images; near 0 the top is dead.</dd>
-<dt>largest share, clutter</dt><dd>of the parts that are there, how many the whole with most has,
-and how many belong to none; of more than two layers, where it is worst.</dd>
+<dt>largest share, clutter</dt><dd>of the parts that wholes take, how many the one with most has,
+and of all that are there, how many belong to none; of more than two layers, where it is worst.</dd>
+<dt>templates that draw</dt><dd>those that leave ink of their own on images; the others are there,
+and blank or hidden.</dd>
 </dl>
 """
 
@@ -123,32 +126,41 @@ class PartWholeExamination(Examination[PartWhole]):
             ("clutter", "clutter", 2),
             ("wholes on", "wholes_on", 1),
             ("parts on", "parts_on", 1),
+            ("templates that draw", "templates_drawn", 0),
         ]
         probes = [m.get("accuracy", {PRESENCES: {}, BOTH: {}}) for m in metrics]
         read = [
             [label, *(number(one[key].get("0"), 3) for one in probes)]
             for label, key in (("t⁰", PRESENCES), ("t⁰, A⁰", BOTH))
         ]
-        told = [[label, *(number(m[key], places) for m in metrics)] for label, key, places in rows]
+        told = [
+            [label, *(number(m.get(key), places) for m in metrics)] for label, key, places in rows
+        ]
         return [["", *columns], *read, *told]
 
 
 def _copies(model: PartWhole) -> dict[str, float]:
     """How near templates are to affine copies of others, beside random strokes."""
-    images = model.templates.images()
-    copies = affine_copies(images)
-    control = strangers(len(images), images.shape[-1]).to(images)
-    return {
-        "nearest": copies.nearest.median().item(),
-        "nearest_of_strokes": control.median().item(),
-        "share": copies.share(control),
-    }
+    images = model.templates.images().detach()
+    ink = (images[:, :-1] * images[:, -1:]).flatten(1).sum(1)
+    inked = images[ink > BLANK * ink.mean()]  # the others are blank
+    found: dict[str, float] = {"inked": len(inked)}
+    for some, ending in ((images, ""), (inked, "_of_inked")):
+        if len(some) > 1:
+            copies, control = affine_copies(some), strangers(len(some), some.shape[-1]).to(some)
+            found |= {
+                f"nearest{ending}": copies.nearest.median().item(),
+                f"nearest_of_strokes{ending}": control.median().item(),
+                f"share{ending}": copies.share(control),
+            }
+    return found
 
 
 @torch.no_grad()
 def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
     """Means of all terms over images, one draw each, and how well parts draw them."""
     sums: dict[str, float] = dict.fromkeys((*model.terms, "mse"), 0.0)
+    ink = torch.zeros(model.sizes[-1])
     with seeded(EVALUATION_SEED):
         for batch in sequences.batches(_BATCH):
             evidence = model.evidence(batch.x)
@@ -156,8 +168,10 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
                 sums[name] += getattr(evidence, name).sum().item()
             apart = (model.reconstruct(batch.x) - batch.x).square().flatten(2).mean(-1)
             sums["mse"] += apart.sum().item()
+            ink += model.templates.left(model.parts_of(batch.x)).flatten(0, -2).sum(0).cpu()
     means = {name: total / len(sequences) for name, total in sums.items()}
-    return {**means, "is_bound": model.poses_are is not Poses.DELTA, "sequences": len(sequences)}
+    means["templates_drawn"] = int((ink > BLANK * ink.mean()).sum())
+    return {**means, "is_bound": model.is_bound, "sequences": len(sequences)}
 
 
 def read_off(model: PartWhole, x: Tensor) -> dict[str, Tensor]:

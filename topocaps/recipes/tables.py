@@ -283,7 +283,8 @@ TABLES = {
         "that an affine map of another leaves; the median over templates. *share of copies*: of "
         "templates, those that are nearer to another than 95 % of as many random strokes are. "
         "*majority vote*: how often the whole that is most surely there tells an upright digit's "
-        "class. MSE is of digits moved as in training.",
+        "class. MSE is of digits moved as in training. Shares are of all templates, blank ones "
+        "included, which the pictures show: of those that draw, they are more.",
     ),
     "capsules-poses": Table(
         "Parts and wholes, section 2.3: Normal poses from the start, or after points",

@@ -130,7 +130,8 @@ def train(
                     for name, value in sums[place].items():
                         one.sums[name] = one.sums.get(name, 0.0) + value
                 shown = progress[now[0]]
-                watcher.step(step, {name: total / count for name, total in sums[now[0]].items()})
+                means = {name: total / count for name, total in sums[now[0]].items()}
+                watcher.step(step, means | {"is_bound": models[now[0]].is_bound})
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
                     for place in now:
@@ -143,6 +144,7 @@ def train(
                             **means,
                         }
                         record |= {LEFT_OUT: left_out} if left_out else {}
+                        record |= {} if models[place].is_bound else {"is_bound": False}
                         record |= {"together": len(models)}
                         if complaint := models[place].complaint(means):
                             record |= {"complaint": complaint}

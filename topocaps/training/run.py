@@ -311,6 +311,12 @@ def check(model: GenerativeModel, sequences: SequenceSet) -> None:
         x = x.to(parameter.device)  # they meet on the device of the training
         break
     model.check(x)
+    wanted = getattr(model, "frame_shape", sequences.frame_shape)
+    if tuple(sequences.frame_shape) != tuple(wanted):
+        raise BadInput(
+            f"these are sequences of frames {tuple(sequences.frame_shape)}, and the model's are "
+            f"{tuple(wanted)}: single images are sequences of one, x[:, None]"
+        )
     if sequences.has_gaps and "mask" not in inspect.signature(model.evidence).parameters:
         raise BadInput(f"frames are missing, of which a {type(model).__name__} knows nothing")
     if images.is_floating_point():

@@ -97,7 +97,8 @@ def describe(terms: dict[str, Any]) -> str:
     parts = "".join(f" - {_said(name)} {terms[name]:.1f}" for name in terms if name[:3] == "kl_")
     rest = "".join(f", {_said(name)} {terms[name]:.2f}" for name in terms if name in _WATCHED)
     complaint = f"; {terms['complaint']}" if "complaint" in terms else ""
-    return f"elbo {terms['elbo']:.1f} = {terms['log_px_given_t']:.1f}{parts}{rest}{complaint}"
+    bound = "elbo" if terms.get("is_bound", True) else "value (no bound)"
+    return f"{bound} {terms['elbo']:.1f} = {terms['log_px_given_t']:.1f}{parts}{rest}{complaint}"
 
 
 def _said(name: str) -> str:
@@ -112,5 +113,5 @@ _WATCHED = (
 
 def on_terminal(label: str) -> Watcher:
     """A bar where a person sits, lines where output goes to a file."""
-    console = Console(file=sys.stderr)
+    console = Console(file=sys.stderr, markup=False)
     return Bar(label, console) if console.is_terminal else Lines(label, console)
