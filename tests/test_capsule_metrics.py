@@ -7,11 +7,12 @@ import torch
 from torch.nn.functional import grid_sample
 
 import topocaps as tc
-from topocaps.capsules import Belief, poses
+from topocaps.capsules import Belief, PartWhole, poses
 from topocaps.capsules.templates import Templates
 from topocaps.metrics.capsules import (
     affine_copies,
     classification,
+    ink_kept,
     majority_vote,
     presence_and_pose,
     presence_logits,
@@ -172,3 +173,27 @@ def test_strokes_that_have_nothing_to_do_with_each_other_are_seldom_copies():
     assert affine_copies(strokes(6, 12, seed=9)).share(known) < 0.4
     again = torch.cat([strokes(3, 12, seed=9), strokes(3, 12, seed=9)])
     assert affine_copies(again).share(known) == 1
+
+
+# ---- Turned images ----
+
+
+def test_ink_that_is_not_turned_is_kept_whole():
+    torch.manual_seed(0)
+    model = PartWhole((1, 12, 12), sizes=(2, 3), width=8, depth=1)
+    found = ink_kept(model, torch.rand(4, 1, 12, 12), 0.0)
+    assert found.same == pytest.approx(1) and found.any == pytest.approx(1)
+
+
+def test_a_scene_that_turns_keeps_every_strokes_template_and_one_that_does_not_loses_it():
+    torch.manual_seed(0)
+    x = PartWhole((1, 16, 16), sizes=(4, 6), width=8, depth=1).sample(6).x
+    kept = {}
+    for turns in (1, 4):
+        torch.manual_seed(0)
+        model = PartWhole((1, 16, 16), sizes=(2, 3), width=8, depth=1, turns=turns)
+        for parameter in model.part_encoder.parameters():  # so that parts feel the image
+            parameter.data += 0.2 * torch.randn_like(parameter)
+        kept[turns] = ink_kept(model, x, math.pi / 2)
+        assert 0 <= kept[turns].same <= kept[turns].any <= 1 + 1e-6
+    assert kept[4].same > 0.99 > kept[1].same + 0.05

@@ -49,9 +49,9 @@ class Templates(nn.Module):
         drawn = drawn * parts.presences[..., None, None, None]
         return drawn[..., :-1, :, :], drawn[..., -1:, :, :]
 
-    def left(self, parts: Capsules) -> Tensor:
-        """The ink of every part that is left to be seen: (…, parts)."""
-        return _seen(*self.moved(parts)).sum((-1, -2, -3))
+    def seen(self, parts: Capsules) -> Tensor:
+        """The ink of every part that those over it leave to be seen: (…, parts, *frame)."""
+        return _seen(*self.moved(parts))
 
     def forward(self, parts: Capsules) -> Tensor:
         """The mean of the image: (…, *frame)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from topocaps.examine.optimised import IMAGES, free_form
 from topocaps.metrics.capsules import (
     affine_copies,
     classification,
+    ink_kept,
     majority_vote,
     presence_and_pose,
     presence_logits,
@@ -32,6 +34,8 @@ from topocaps.recipes.data import Splits
 
 PRESENCES, BOTH = "presences", "presences and poses"
 _BATCH = 500
+KEPT = 500  # images
+TURNED = (22.5, 45.0, 90.0, 180.0)  # degrees
 BLANK = 0.05  # of the mean ink of a template, that is none
 _LEGEND = """
 <dl>
@@ -46,6 +50,8 @@ image to image, it does not tell: that is the logit spread.</dd>
 <dt>logit spread</dt><dd>how far the logits of t⁰ vary over images; near 0 the top is dead.</dd>
 <dt>largest share, clutter</dt><dd>of the parts that wholes take, how many the one with most has,
 and of all that are there, how many belong to none; of more than two layers, where it is worst.</dd>
+<dt>ink kept</dt><dd>of images that are turned, how much of their ink is drawn where the turned
+parts would draw it: by the same templates, and by any.</dd>
 <dt>templates that draw</dt><dd>those that leave ink of their own on images; the others are there,
 and blank or hidden.</dd>
 </dl>
@@ -81,7 +87,11 @@ class PartWholeExamination(Examination[PartWhole]):
 
         def on(which: PartWhole) -> dict[str, Any]:
             which.to(where)
-            return {**bounds(which, test), "accuracy": accuracy(which, *upright)}
+            return {
+                **bounds(which, test),
+                "accuracy": accuracy(which, *upright),
+                "kept": kept(which, upright[1]),
+            }
 
         return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
 
@@ -133,10 +143,18 @@ class PartWholeExamination(Examination[PartWhole]):
             [label, *(number(one[key].get("0"), 3) for one in probes)]
             for label, key in (("t⁰", PRESENCES), ("t⁰, A⁰", BOTH))
         ]
+        turned = [m.get("kept", {}).get(str(TURNED[-2]), {}) for m in metrics]
+        kept_rows = [
+            [
+                f"ink kept at {TURNED[-2]:g}° by {whose}",
+                *(number(one.get(key), 2) for one in turned),
+            ]
+            for whose, key in (("its template", "same"), ("any", "any"))
+        ]
         told = [
             [label, *(number(m.get(key), places) for m in metrics)] for label, key, places in rows
         ]
-        return [["", *columns], *read, *told]
+        return [["", *columns], *read, *told, *kept_rows]
 
 
 def _copies(model: PartWhole) -> dict[str, float]:
@@ -157,6 +175,14 @@ def _copies(model: PartWhole) -> dict[str, float]:
 
 
 @torch.no_grad()
+def kept(model: PartWhole, sequences: SequenceSet) -> dict[str, dict[str, float]]:
+    """Of upright images that are turned: {degrees: how much of their ink is kept, by whom}."""
+    some = next(sequences.batches(KEPT)).x.flatten(0, 1)
+    found = {angle: ink_kept(model, some, math.radians(angle)) for angle in TURNED}
+    return {f"{angle:g}": {"same": one.same, "any": one.any} for angle, one in found.items()}
+
+
+@torch.no_grad()
 def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
     """Means of all terms over images, one draw each, and how well parts draw them."""
     sums: dict[str, float] = dict.fromkeys((*model.terms, "mse"), 0.0)
@@ -168,7 +194,7 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
                 sums[name] += getattr(evidence, name).sum().item()
             apart = (model.reconstruct(batch.x) - batch.x).square().flatten(2).mean(-1)
             sums["mse"] += apart.sum().item()
-            ink += model.templates.left(model.parts_of(batch.x)).flatten(0, -2).sum(0).cpu()
+            ink += model.templates.seen(model.parts_of(batch.x)).sum((0, 1, 3, 4, 5)).cpu()
     means = {name: total / len(sequences) for name, total in sums.items()}
     means["templates_drawn"] = int((ink > BLANK * ink.mean()).sum())
     return {**means, "is_bound": model.is_bound, "sequences": len(sequences)}

@@ -11,6 +11,7 @@ from torch.nn.functional import adaptive_avg_pool2d, grid_sample, pad
 
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules
+from topocaps.capsules.model import PartWhole, in_image
 from topocaps.errors import BadInput
 from topocaps.metrics.probes import fit_probe
 
@@ -62,6 +63,38 @@ def majority_vote(assignments: Tensor, classes: Tensor) -> float:
     votes = torch.bincount(assignments.long() * count + classes.long())
     votes = pad(votes, (0, -len(votes) % count)).unflatten(0, (-1, count))
     return votes.amax(1).sum().item() / len(classes)
+
+
+# Turned images ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InkKept:
+    """Shares of the ink of images that is drawn where it should be once they are turned."""
+
+    same: float  #: by the templates that drew it
+    any: float  #: by any: as much as could be kept
+
+
+@torch.no_grad()
+def ink_kept(model: PartWhole, x: Tensor, angle: float) -> InkKept:
+    """Whether a stroke keeps its template when images (images, *frame) are turned, in radians.
+
+    Parts of the upright image, turned, say where each template should draw; the parts that are
+    inferred from the turned image, where it does. Of the ink that should be there, pixel by pixel,
+    what is. Where other templates take the strokes, ``same`` falls and ``any`` does not: parts are
+    then not identified.
+    """
+    aspect = model.frame_shape[2] / model.frame_shape[1]
+    turn = poses.rotated(angle, aspect).to(x).expand(len(x), poses.NUMBERS)
+    should = model.templates.seen(in_image(model.parts_of(x), turn))
+    turned = poses.warp(x, turn, model.templates.pixels).clamp(0, 1)
+    does = model.templates.seen(model.parts_of(turned))
+    ink = should.sum().clamp_min(1e-30)
+    return InkKept(
+        same=(torch.minimum(should, does).sum() / ink).item(),
+        any=(torch.minimum(should.sum(-4), does.sum(-4)).sum() / ink).item(),
+    )
 
 
 # Templates ----------------------------------------------------------------------------------------
