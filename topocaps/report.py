@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -24,7 +24,8 @@ class Section:
     table: list[list[str]]
     figures: list[tuple[Path, str]] = field(default_factory=list)
     settings: dict[str, Any] | None = None
-    legend: str = ""  #: what the rows of the table mean, as HTML
+    #: what rows of the table mean, by what is in their names
+    legend: Mapping[str, str] = field(default_factory=dict)
 
 
 STYLE = """
@@ -53,9 +54,11 @@ def page(title: str, sections: Sequence[Section]) -> str:
         f'<p class="small">Written by topocaps {__version__}.</p>',
     ]
     for section in sections:
-        parts.append(f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>")
+        if section.title != title:
+            parts.append(f"<h2>{escape(section.title)}</h2>")
+        parts.append(f"<p>{escape(section.text)}</p>")
         parts.append(_table(section.table))
-        parts.append(section.legend)
+        parts.append(_legend(section.legend, [row[0] for row in section.table]))
         parts += [_figure(path, caption) for path, caption in section.figures]
         if section.settings is not None:
             settings = escape(json.dumps(section.settings, indent=2))
@@ -71,6 +74,16 @@ def _table(rows: list[list[str]]) -> str:
     inside = "".join(f"<tr>{line}</tr>" for line in lines)
     whole = f"<table><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table>"
     return f'<div class="wide">{whole}</div>'
+
+
+def _legend(told: Mapping[str, str], labels: Sequence[str]) -> str:
+    """What is told of rows that are there; a name may stand for several, with commas between."""
+    lines = [
+        f"<dt>{escape(names)}</dt><dd>{escape(text)}</dd>"
+        for names, text in told.items()
+        if any(name in label for name in names.split(", ") for label in labels)
+    ]
+    return f"<dl>{''.join(lines)}</dl>" if lines else ""
 
 
 def _figure(path: Path, caption: str) -> str:

@@ -45,7 +45,7 @@ class Examination(ABC, Generic[Model]):
     captions: ClassVar[
         dict[str, str]
     ]  #: of its figures, in the order they are shown; ``history`` is drawn
-    legend: str  #: what the rows of its table mean, as HTML
+    legend: ClassVar[Mapping[str, str]]  #: what the rows of its table mean
 
     @abstractmethod
     def measure(

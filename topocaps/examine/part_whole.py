@@ -37,25 +37,33 @@ _BATCH = 500
 KEPT = 500  # images
 TURNED = (22.5, 45.0, 90.0, 180.0)  # degrees
 BLANK = 0.05  # of the mean ink of a template, that is none
-_LEGEND = """
-<dl>
-<dt>bound</dt><dd>nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the
-number is then no bound on log p(x), and is not comparable with one that is.</dd>
-<dt>MSE</dt><dd>mean squared error of a pixel, drawn from parts as they are most to be
-expected.</dd>
-<dt>t⁰, (t⁰, A⁰)</dt><dd>test accuracy of a linear probe on the logits of the wholes' presences, and
-on these with their poses, whitened, fitted on upright training digits.</dd>
-<dt>KL of t⁰</dt><dd>nats between the presences of wholes and their prior. Whether they differ from
-image to image, it does not tell: that is the logit spread.</dd>
-<dt>logit spread</dt><dd>how far the logits of t⁰ vary over images; near 0 the top is dead.</dd>
-<dt>largest share, clutter</dt><dd>of the parts that wholes take, how many the one with most has,
-and of all that are there, how many belong to none; of more than two layers, where it is worst.</dd>
-<dt>ink kept</dt><dd>of images that are turned, how much of their ink is drawn where the turned
-parts would draw it: by the same templates, and by any.</dd>
-<dt>templates that draw</dt><dd>those that leave ink of their own on images; the others are there,
-and blank or hidden.</dd>
-</dl>
-"""
+_LEGEND = {
+    "bound": (
+        "nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the "
+        "number is then no bound on log p(x), and is not comparable with one that is."
+    ),
+    "MSE": "mean squared error of a pixel, drawn from parts as they are most to be expected.",
+    "t⁰, A⁰": (
+        "test accuracy of a linear probe on the logits of the wholes' presences t⁰, and on these "
+        "with their poses A⁰, whitened, fitted on upright training digits."
+    ),
+    "KL of t⁰": (
+        "nats between the presences of wholes and their prior. Whether they differ from image to "
+        "image, it does not tell: that is the logit spread."
+    ),
+    "logit spread": "how far the logits of t⁰ vary over images; near 0 the top is dead.",
+    "largest share, clutter": (
+        "of the parts that wholes take, how many the one with most has, and of all that are "
+        "there, how many belong to none; of more than two layers, where it is worst."
+    ),
+    "templates that draw": (
+        "those that leave ink of their own on images; the others are there, and blank or hidden."
+    ),
+    "ink kept": (
+        "of images that are turned, how much of their ink is drawn where the turned parts would "
+        "draw it: by the same templates, and by any."
+    ),
+}
 
 
 class PartWholeExamination(Examination[PartWhole]):
@@ -68,7 +76,7 @@ class PartWholeExamination(Examination[PartWhole]):
         "samples": part_figures.SAMPLES_CAPTION,
         "history": figures.HISTORY_CAPTION,
     }
-    legend = _LEGEND
+    legend: ClassVar = _LEGEND
 
     def measure(
         self,

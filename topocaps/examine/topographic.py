@@ -34,25 +34,35 @@ from topocaps.sequence_model import SequenceModel
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known
 
-_LEGEND = """
-<dl>
-<dt>gain</dt><dd>traversal gain: how well frames that t₀ has not seen are predicted by rolling it.
-1 is perfect, 0 is the sequence's own mean frame (the best that a code can do which never changes),
-below 0 is worse than that. <i>t₀ held</i>: the same t₀, not rolled. Factors that leave no such
-frame are not listed.</dd>
-<dt>CapCorr</dt><dd>correlation of the roll seen in the capsules with the factor that moved
-(Eq. 14). For factors that loop within a sequence the most favourable start counts.
-A dash: the roll never varies, so there is no correlation.</dd>
-<dt>along its own axis</dt><dd>of capsules of several axes: the share of a factor's sequences in
-which they moved along the axis that is the factor's own, and along no other.</dd>
-<dt>E_eq</dt><dd>equivariance error (Eq. 13), beside what capsules pointing in random directions
-give. Both mostly measure the structure that is built in: compare with the untrained column.</dd>
-<dt>log p(x) ≥</dt><dd>importance-weighted bound with K samples of whole sequences,
-nats a frame, true for any window; not comparable with the papers' numbers.</dd>
-<dt>paper's log p(x)</dt><dd>the released estimator, to stand beside the papers' tables: too high by
-the log of its samples, and no bound where frames share variance.</dd>
-</dl>
-"""
+_LEGEND = {
+    "gain": (
+        "traversal gain: how well frames that t₀ has not seen are predicted by rolling it. 1 is "
+        "perfect, 0 is the sequence's own mean frame (the best that a code can do which never "
+        "changes), below 0 is worse than that. Held: the same t₀, not rolled. Factors that leave "
+        "no such frame are not listed."
+    ),
+    "CapCorr": (
+        "correlation of the roll seen in the capsules with the factor that moved (Eq. 14). For "
+        "factors that loop within a sequence the most favourable start counts. A dash: the roll "
+        "never varies, so there is no correlation."
+    ),
+    "along its own axis": (
+        "of capsules of several axes: the share of a factor's sequences in which they moved along "
+        "the axis that is the factor's own, and along no other."
+    ),
+    "E_eq": (
+        "equivariance error (Eq. 13), beside what capsules pointing in random directions give. "
+        "Both mostly measure the structure that is built in: compare with the untrained column."
+    ),
+    "log p(x) ≥": (
+        "importance-weighted bound with K samples of whole sequences, nats a frame, true for any "
+        "window; not comparable with the papers' numbers."
+    ),
+    "paper's log p(x)": (
+        "the released estimator, to stand beside the papers' tables: too high by the log of its "
+        "samples, and no bound where frames share variance."
+    ),
+}
 
 
 class TopographicExamination(Examination[SequenceModel]):
@@ -148,7 +158,7 @@ class TopographicExamination(Examination[SequenceModel]):
             found["filled"] = figures.filled(model, examples(held_out), held_out.names)
         return found
 
-    legend = _LEGEND
+    legend: ClassVar = _LEGEND
 
     def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         """Metrics as text: a header of names, then a row for each number."""
