@@ -385,6 +385,13 @@ def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
         assert describe(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
 
 
+def test_what_is_of_capsules_that_roll_is_refused_by_name():
+    model, x = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1), torch.rand(4, 1, 1, 8, 8)
+    for ask in (tc.log_px, tc.metrics.evaluate, tc.metrics.per_sequence, tc.traverse):
+        with pytest.raises(BadInput, match="PartWhole"):
+            ask(model, x)
+
+
 def test_images_without_a_time_are_refused_before_training():
     model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1)
     with pytest.raises(BadInput, match="single images are sequences of one"):

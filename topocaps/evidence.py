@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from topocaps.data.sequences import there
-from topocaps.errors import whole_number
+from topocaps.errors import BadInput, whole_number
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,8 @@ def log_weights(
     Frames that are missing, where ``mask`` (batch, time) is False, weigh nothing.
     """
     samples = whole_number("samples", samples)
+    if not hasattr(model, "posterior"):
+        raise BadInput(f"a {type(model).__name__} has no importance weights: ask for its elbo")
     x = there(x, mask)
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)

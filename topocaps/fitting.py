@@ -57,7 +57,7 @@ def fit_own(
 
 _ALONE = (
     ". Pictures of one sequence belong into one subfolder (or --frames N cuts sequences from those "
-    "of a folder); tc.data.moving makes single ones move"
+    "of a folder); tc.data.from_images makes single ones move"
 )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.errors import BadInput
 from topocaps.evidence import (
     log_mean_exp_over_frames,
     log_mean_exp_over_sequences,
@@ -168,6 +169,8 @@ def _measure(
 
 def _where(model: SequenceModel, sequences: Any) -> SequenceSet:
     """Sequences where the model is."""
+    if not isinstance(model, SequenceModel):
+        raise BadInput(f"a {type(model).__name__} has no capsules that roll: nothing to evaluate")
     found = Sequences.of(sequences).whole()
     for parameter in model.parameters():
         return found.to(parameter.device)
