@@ -78,7 +78,10 @@ def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 1000
     page = (tmp_path / "report.html").read_text()
     assert "Delta poses: no bound" in page and "E_eq" not in page
-    assert study.compare([run])[1][0] == "t⁰"
+    table = study.compare([run])
+    assert table[1][0] == "t⁰"
+    (kept,) = [row for row in table if row[0] == "ink kept at 90° by its template"]
+    assert kept[1] == f"{found['kept']['90']['same']:.2f}"
 
 
 def test_a_run_that_has_collapsed_says_so(tmp_path, monkeypatch):
