@@ -7,7 +7,7 @@ import torch
 
 from topocaps import BadInput
 from topocaps.capsules import Belief, Capsules, PartWhole, poses
-from topocaps.capsules.free_form import moved, optimise
+from topocaps.capsules.free_form import FROM_ENCODER, moved, optimise
 from topocaps.capsules.model import in_image
 
 DOUBLE = {"dtype": torch.float64}
@@ -112,13 +112,18 @@ def test_free_form_inference_needs_no_gradients_from_outside(mode, turns):
     with mode():
         inside = x + 0  # in inference mode, a tensor that remembers no gradients
         turn = model.upright(inside)
-        found = optimise(model, inside, model.believe(inside, turn), turn, steps=3).bounds
+        start = model.believe(inside, turn)
+        found = optimise(model, inside, start, turn, steps=3, lr=FROM_ENCODER).bounds
     torch.testing.assert_close(found, wanted)
 
 
-def test_beliefs_about_a_moved_picture_are_the_moved_beliefs():
-    """A scene that the model drew itself, moved by a large map: from the moved beliefs, free-form
-    inference stirs by a fifth of the motion at most, and parts keep their wholes."""
+@pytest.mark.parametrize(
+    "by", [[0.8, 0.4, 0.2, -0.4, 0.85, -0.15], [0.98, 0.09, 0.06, -0.09, 0.96, -0.05]]
+)
+def test_beliefs_about_a_moved_picture_are_the_moved_beliefs(by):
+    """A scene that the model drew itself, moved by a large map or a small one: from the moved
+    beliefs, free-form inference stirs by .02 or a fifth of the motion at most, and parts keep their
+    wholes."""
     torch.manual_seed(3)
     model = model_of(frame_shape=(1, 16, 16), template=6, noise=0.05, scale=0.5, poses_are="delta")
     top = model.sample(4, relaxed=True).layers[0]
@@ -128,10 +133,10 @@ def test_beliefs_about_a_moved_picture_are_the_moved_beliefs():
     x = model.templates(parts).detach()[:, None]
     beliefs = [Belief(v.logits[:, None], v.poses[:, None], None) for v in (wholes, parts)]
     settled = optimise(model, x, beliefs, steps=150, lr=0.01).beliefs
-    by = torch.tensor([0.8, 0.4, 0.2, -0.4, 0.85, -0.15], **DOUBLE)
+    by = torch.tensor(by, **DOUBLE)
     after = moved(settled, by)
     shifted = poses.warp(x, by.expand(4, 1, 6), model.templates.pixels.double())
-    found = optimise(model, shifted, after, steps=150, lr=0.01).beliefs
+    found = optimise(model, shifted, after, steps=150).beliefs
 
     def routing(beliefs):
         return model.links[0].routing(*(belief.values(1.0) for belief in beliefs)).detach()
@@ -144,7 +149,7 @@ def test_beliefs_about_a_moved_picture_are_the_moved_beliefs():
             (one[layer].poses - after[layer].poses)[..., which, :].abs().mean((0, 1, 3))
             for one in (settled, found)
         )
-        assert (motion > 0.1).all() and (apart < motion / 5).all()
+        assert (motion > 0.035).all() and (apart < (motion / 5).clamp_min(0.02)).all()
 
 
 @pytest.mark.parametrize("turns", [1, 4])

@@ -14,6 +14,8 @@ from topocaps.capsules.layers import Belief, Capsules
 from topocaps.capsules.model import PartWhole, in_image
 from topocaps.errors import BadInput, positive, whole_number
 
+FROM_ENCODER, FROM_BELIEFS = 0.03, 0.003  # learning rates
+
 
 @dataclass(frozen=True)
 class FreeForm:
@@ -37,7 +39,7 @@ def optimise(
     turn: Tensor | None = None,
     *,
     steps: int = 100,
-    lr: float = 0.03,
+    lr: float | None = None,
 ) -> FreeForm:
     """Raise each image's bound in the parameters of its own q; the model stays as it is.
 
@@ -45,10 +47,12 @@ def optimise(
     images with their ``turn``. Every step draws presences and poses, sums selections out given them
     (the E-step of the routing) and moves q up the gradient: Adam, whose steps shrink to nothing
     along a cosine. Images do not know of each other, so a batch is as good as one by one.
-    ``beliefs`` that are good already want a small ``lr``: at the usual one they first go as far
-    from where they are as its draws push them.
+    Its ``lr`` is 0.03 from the encoder's q and, unless given, a tenth of that from ``beliefs``,
+    which are good already: in directions that the image says little of, a large one wanders.
     """
     steps = whole_number("steps", steps)
+    if lr is None:
+        lr = FROM_ENCODER if beliefs is None else FROM_BELIEFS
     lr = positive("lr", lr)
     model.check(x)
     _check_start(model, x, beliefs, turn)
