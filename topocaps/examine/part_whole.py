@@ -198,9 +198,9 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
             evidence = model.evidence(batch.x)
             for name in model.terms:
                 sums[name] += getattr(evidence, name).sum().item()
-            apart = (model.reconstruct(batch.x) - batch.x).square().flatten(2).mean(-1)
-            sums["mse"] += apart.sum().item()
-            ink += model.templates.seen(model.parts_of(batch.x)).sum((0, 1, 3, 4, 5)).cpu()
+            seen = model.templates.seen(model.parts_of(batch.x))  # batch time parts *frame
+            sums["mse"] += (seen.sum(2) - batch.x).square().flatten(2).mean(-1).sum().item()
+            ink += seen.sum((0, 1, 3, 4, 5)).cpu()
     means = {name: total / len(sequences) for name, total in sums.items()}
     means["templates_drawn"] = int((ink > BLANK * ink.mean()).sum())
     return {**means, "is_bound": model.is_bound, "sequences": len(sequences)}
