@@ -46,3 +46,8 @@ def test_projected_rows_have_length_one_from_the_start_and_after_steps():
 
 def test_names_of_options():
     assert Norm("weight") is Norm.WEIGHT and Likelihood("gaussian") is Likelihood.GAUSSIAN
+
+
+def test_a_layer_prints_its_inputs_and_outputs():
+    assert repr(Linear(3, 5)) == "Linear(3, 5)"
+    assert repr(Linear(3, 5, Norm.WEIGHT)) == "Linear(3, 5, norm=weight)"

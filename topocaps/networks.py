@@ -56,6 +56,11 @@ class Linear(nn.Module):
             return self.length * self.direction / _lengths(self.direction)
         return self.matrix
 
+    def extra_repr(self) -> str:
+        matrix = self.direction if self.norm is Norm.WEIGHT else self.matrix
+        norm = "" if self.norm is Norm.NONE else f", norm={self.norm.value}"
+        return f"{matrix.shape[-1]}, {matrix.shape[-2]}{norm}"
+
     @torch.no_grad()
     def project(self) -> None:
         """Bring rows to length 1, where the norm asks for it (projected gradient descent)."""
