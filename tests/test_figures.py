@@ -73,7 +73,7 @@ def test_titles_name_the_factor_that_moves():
     factors[0, :, 0] = factors[1, :, 0] = factors[1, :, 1] = torch.arange(6)
     figure = figures.traversals(tiny_model(), Batch(torch.rand(2, 6, 1, 4, 4), factors), ("a", "b"))
     titles = [axis.get_title(loc="left") for axis in figure.axes]
-    assert titles == ["a moves", "a and b moves"]
+    assert titles == ["a moves", "a and b move"]
 
 
 def test_vectors_are_not_drawn_as_pictures():

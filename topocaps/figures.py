@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -341,6 +341,12 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+def _and(moving: Iterable[str]) -> str:
+    """What moves, as a title."""
+    first, *others = moving
+    return f"{' and '.join([first, *others])} move{'' if others else 's'}"
+
+
 def _named(term: str, is_bound: bool) -> str:
     """What a term of the bound is called where it is drawn."""
     bound = "bound" if is_bound else "value (no bound)"
@@ -374,8 +380,7 @@ def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
         return [f"sequence {n}" for n in range(len(batch.x))]
     moves = (batch.factors != batch.factors[:, :1]).any(1)
     return [
-        " and ".join(names[c] for c in row.nonzero().flatten()) + " moves" if row.any() else "still"
-        for row in moves
+        _and(names[c] for c in row.nonzero().flatten()) if row.any() else "still" for row in moves
     ]
 
 
