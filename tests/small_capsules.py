@@ -6,6 +6,7 @@ from scipy import stats
 from torch.distributions import Normal, RelaxedBernoulli
 
 from topocaps.capsules import (
+    Belief,
     Capsules,
     Connection,
     PartWhole,
@@ -108,3 +109,20 @@ def joint_by_hand(link, parents, children, s):
     for j, i in enumerate(s):
         whole = whole * selection[i, j] * child_by_hand(link, parents, children, i, j)
     return whole
+
+
+def believed(model, x, numbers):
+    """Beliefs and draws of all layers, wholes first, from below (Figure 2)."""
+    left, beliefs, layers = iter(numbers), [], []
+    for encoder in (model.part_encoder, *reversed(model.whole_encoders)):
+        belief = encoder(layers[-1] if layers else x)
+        presence = next(left)
+        if model.poses_are is Poses.DELTA:
+            belief = Belief(belief.logits, belief.poses, None)
+            where = belief.poses
+        else:
+            where = belief.poses + belief.spread * next(left)
+        logistic = torch.special.ndtr(presence).logit()
+        beliefs.append(belief)
+        layers.append(Capsules((belief.logits + logistic) / model.temperature, where))
+    return beliefs[::-1], layers[::-1]

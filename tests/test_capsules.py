@@ -1,59 +1,34 @@
 """The part-whole capsule model is the paper's (Smith et al. 2020), by arithmetic."""
 
-import json
 import math
-from itertools import pairwise, product
+from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
 from small_capsules import (
     DOUBLE,
     REJECT,
+    believed,
     both_poses,
     capsules_of,
     drawn_for,
     given,
     images_of,
     is_zero,
-    link_of,
     model_of,
     normal,
 )
-from torch.distributions import Bernoulli, Categorical, Normal, RelaxedBernoulli
+from torch.distributions import Bernoulli, Normal, RelaxedBernoulli
 
-import topocaps as tc
-from topocaps import BadInput
-from topocaps.building import build
 from topocaps.capsules import (
     Belief,
     Capsules,
-    PartWhole,
     Poses,
     concrete,
 )
-from topocaps.capsules.settings import PartWholeSettings
-from topocaps.training.watching import Silent, describe
 
 # ---- The bound ----
-
-
-def believed(model, x, numbers):
-    """Beliefs and draws of all layers, wholes first, from below (Figure 2)."""
-    left, beliefs, layers = iter(numbers), [], []
-    for encoder in (model.part_encoder, *reversed(model.whole_encoders)):
-        belief = encoder(layers[-1] if layers else x)
-        presence = next(left)
-        if model.poses_are is Poses.DELTA:
-            belief = Belief(belief.logits, belief.poses, None)
-            where = belief.poses
-        else:
-            where = belief.poses + belief.spread * next(left)
-        logistic = torch.special.ndtr(presence).logit()
-        beliefs.append(belief)
-        layers.append(Capsules((belief.logits + logistic) / model.temperature, where))
-    return beliefs[::-1], layers[::-1]
 
 
 def log_prior_by_hand(model, wholes):
@@ -260,280 +235,3 @@ def test_wholes_do_not_ask_in_which_order_parts_are_told():
     torch.testing.assert_close(found.poses, other.poses)
     mixed = encoder(Capsules(parts.logits[:, order], parts.poses))
     assert (mixed.logits - found.logits).abs().max() > 1e-6
-
-
-# ---- What training is told ----
-
-
-def test_shares_are_of_parts_that_are_there():
-    model = model_of((3, 4))
-    x, numbers = images_of(model, 3, 2), drawn_for(model, 3, 2)
-    found = model.evidence(x, given(numbers))
-    beliefs, (wholes, parts) = believed(model, x, numbers)
-    taken = torch.zeros(4, **DOUBLE)
-    for place in product(range(3), range(2)):
-        for j in range(4):
-            one = [Capsules(layer.logits[place], layer.poses[place]) for layer in (wholes, parts)]
-            taken += parts.presences[place][j] * model.links[0].routing(*one)[:, j]
-    shares = taken / parts.presences.sum()
-    assert shares.sum().item() == pytest.approx(1)
-    torch.testing.assert_close(found.clutter, shares[0].expand(3, 2))
-    largest = shares[1:].max() / shares[1:].sum()
-    torch.testing.assert_close(found.largest_share, largest.expand(3, 2))
-    logits = beliefs[0].logits.flatten(0, 1).detach().numpy()
-    assert found.logit_spread[0, 0].item() == pytest.approx(logits.std(0).mean())
-    torch.testing.assert_close(found.parts_on, parts.presences.sum(-1))
-    torch.testing.assert_close(found.wholes_on, wholes.presences.sum(-1))
-
-
-def test_of_several_layers_the_worst_is_told():
-    """The lowest connection is well, and all objects in the middle belong to nobody, or to one."""
-    model = lively(model_of((3, 4, 5)))
-    x = images_of(model, 16, 2)
-    well = model.evidence(x)
-    assert well.clutter.max() < 0.9 and well.largest_share.max() < 0.9
-    model.links[0].affinity.data.fill_(-40.0)
-    assert model.evidence(x).clutter.min() > 0.9
-    with torch.no_grad():
-        model.links[0].clutter = 1e-12
-        model.links[0].affinity[1], model.links[0].spread[1] = 20.0, 1.0
-    assert model.evidence(x).largest_share.min() > 0.9
-
-
-def test_a_whole_without_a_rival_is_not_told_off_for_taking_all():
-    model = model_of((1, 4, 5), clutter=1e-3)
-    found = model.evidence(images_of(model, 16, 2))
-    parents = 4
-    assert 1 / parents / 2 < found.largest_share.max() < 0.9
-
-
-def means_of(model):
-    found = model.evidence(images_of(model, 16, 2))
-    return {term: getattr(found, term).mean().item() for term in model.terms}
-
-
-@torch.no_grad()
-def lively(model):
-    """Presences of wholes that vary over images, each about as often there as not."""
-    last = model.whole_encoders[0].presence[-1]
-    last.weight.normal_().mul_(30)
-    last.bias -= model.believe(images_of(model, 64))[0].logits.mean(0)
-    return model
-
-
-def test_a_model_that_lives_has_no_complaint():
-    model = lively(model_of((3, 4)))
-    means = means_of(model)
-    assert means["logit_spread"] > 0.2 and model.complaint(means) is None
-    healthy = {"logit_spread": 1.0, "largest_share": 0.5, "clutter": 0.3}
-    assert model.complaint(healthy) is None
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_before_training_the_top_sleeps_and_it_is_said(seed):
-    torch.manual_seed(seed)
-    model = PartWhole((1, 28, 28), sizes=(8, 12), width=64, depth=2)
-    with torch.no_grad():
-        means = {"logit_spread": model(torch.rand(64, 1, 1, 28, 28)).logit_spread.mean().item()}
-    assert "not yet awake" in model.complaint({**means, "largest_share": 0.3, "clutter": 0.3})
-
-
-def test_a_dead_top_is_complained_of():
-    model = model_of((3, 4))
-    model.whole_encoders[0].presence[-1].weight.data.zero_()
-    means = means_of(model)
-    assert means["logit_spread"] < 1e-9
-    assert "hardly vary" in model.complaint(means)
-
-
-def test_a_whole_that_takes_all_is_complained_of():
-    model = lively(model_of((3, 4), clutter=1e-12))
-    with torch.no_grad():
-        model.links[0].affinity.fill_(-40.0)
-        model.links[0].affinity[1] = 20.0
-        model.links[0].spread[1] = 1.0
-    assert "one whole takes" in model.complaint(means_of(model))
-
-
-def test_parts_that_belong_to_no_whole_are_complained_of():
-    model = lively(model_of((3, 4)))
-    model.links[0].affinity.data.fill_(-40.0)
-    assert "no whole" in model.complaint(means_of(model))
-
-
-def test_a_whole_that_takes_all_is_seen_behind_clutter_and_with_a_dead_top():
-    shares = {"largest_share": 0.99, "clutter": 0.45}
-    said = model_of((3, 4)).complaint({"logit_spread": 0.5, **shares})
-    assert "one whole takes 99%" in said and "hardly vary" not in said
-    said = model_of((3, 4)).complaint({"logit_spread": 0.01, **shares})
-    assert "one whole takes 99%" in said and "hardly vary" in said
-
-
-def test_shares_of_parts_of_which_none_is_there_are_finite():
-    model = model_of((3, 4))
-    x = images_of(model, 2, 1)
-    wholes, parts = model.believe(x)
-    gone = Capsules(torch.full_like(parts.logits, -1e4), parts.poses)
-    found = model.bound(x, (wholes, parts), (wholes.values(1.0), gone))
-    assert found.clutter.isfinite().all() and found.largest_share.isfinite().all()
-
-
-def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
-    for poses_are, said in (("delta", "value (no bound) "), ("normal", "elbo ")):
-        model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1, poses_are=poses_are)
-        run = tc.fit(model, torch.rand(8, 1, 1, 8, 8), epochs=1, batch=4, watcher=Silent())
-        assert describe(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
-
-
-def test_what_is_of_capsules_that_roll_is_refused_by_name():
-    model, x = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1), torch.rand(4, 1, 1, 8, 8)
-    for ask in (tc.log_px, tc.metrics.evaluate, tc.metrics.per_sequence, tc.traverse):
-        with pytest.raises(BadInput, match="PartWhole"):
-            ask(model, x)
-
-
-def test_images_without_a_time_are_refused_before_training():
-    model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1)
-    with pytest.raises(BadInput, match="single images are sequences of one"):
-        tc.fit(model, torch.rand(8, 1, 8, 8), epochs=1)
-
-
-def test_what_is_drawn_can_be_looked_at():
-    model = PartWhole((1, 12, 12), sizes=(4, 6), width=8, depth=1)
-    with torch.no_grad():
-        model.templates.colour.fill_(20.0)
-        model.templates.alpha.fill_(20.0)
-    scene = model.sample(200)
-    assert scene.x.max() == 1 and model(scene.x[:, None]).elbo.isfinite().all()
-
-
-def test_of_a_scene_that_turns_the_turn_is_inferred_or_asked_for():
-    model = PartWhole((1, 12, 12), sizes=(2, 3), width=8, depth=1, turns=4)
-    scene = model.sample(3)
-    x = scene.x[:, None]
-    for mine, theirs in zip(model.believe(x), model.believe(x, model.upright(x)), strict=True):
-        assert torch.equal(mine.logits, theirs.logits)
-    with pytest.raises(BadInput, match="give the turn"):
-        model.log_density(scene.layers, scene.x)
-    assert model.log_density(scene.layers, scene.x, scene.turn).isfinite().all()
-
-
-def test_numbers_of_numpy_are_numbers():
-    settings = PartWholeSettings(sizes=(np.int64(2), np.int32(3)), noise=np.float32(0.25))
-    assert settings.sizes == (2, 3) and settings.noise == 0.25
-    with pytest.raises(BadInput, match="images must be a whole number"):
-        PartWhole((1, 8, 8), settings, width=8, depth=1).sample(0)
-    with pytest.raises(BadInput, match="tensor, not a ndarray"):
-        PartWhole((1, 8, 8), settings, width=8, depth=1)(np.zeros((1, 1, 1, 8, 8)))
-
-
-def test_wholes_learn_slower_than_all_else():
-    model = model_of(slower=0.25)
-    rates = {name: model.rate_of(name) for name, _ in model.named_parameters()}
-    for name, rate in rates.items():
-        assert rate == (0.25 if "whole_encoder" in name else 1.0)
-    assert set(rates.values()) == {0.25, 1.0}
-
-
-# ---- What is refused, and what is kept ----
-
-
-@both_poses
-@pytest.mark.parametrize("frame_shape", [(1, 5, 9), (3, 4, 4), (2, 11, 6)])
-def test_frames_of_any_shape_and_colour_are_taken(frame_shape, poses_are):
-    model = model_of((2, 3), frame_shape, poses_are=poses_are)
-    x = images_of(model, 2, 3)
-    model.check(x)
-    found = model.evidence(x)
-    assert found.elbo.shape == (2, 3) and found.elbo.isfinite().all()
-    assert model.sample(4).x.shape == (4, *frame_shape)
-
-
-def bad_images():
-    x = torch.rand(2, 1, 1, 4, 6, **DOUBLE)
-    hole, bright, dark = x.clone(), x.clone(), x.clone()
-    hole[1, 0, 0, 2, 3] = torch.nan
-    bright[0, 0, 0, 0, 0], dark[0, 0, 0, 0, 0] = 1.5, -0.5
-    return {
-        "NaN": (hole, "NaN"),
-        "too bright": (bright, r"\[0, 1\]"),
-        "too dark": (dark, r"\[0, 1\]"),
-        "turned": (x.mT, r"\(1, 4, 6\)"),
-        "another size": (torch.rand(2, 1, 1, 8, 6), r"\(1, 4, 6\)"),
-        "colour": (x.expand(2, 1, 3, 4, 6), r"\(1, 4, 6\)"),
-        "a bare frame": (x[0, 0], r"\(1, 4, 6\)"),
-        "bytes": ((255 * x).byte(), "floating point"),
-        "nothing": (x[:0], "no frames"),
-    }
-
-
-@pytest.mark.parametrize("x, why", bad_images().values(), ids=bad_images())
-def test_bad_images_are_refused_by_a_sentence(x, why):
-    with pytest.raises(BadInput, match=why):
-        model_of((2, 3), (1, 4, 6)).check(x)
-
-
-@pytest.mark.parametrize("x, why", bad_images().values(), ids=bad_images())
-def test_nothing_is_believed_of_bad_images(x, why):
-    with pytest.raises(BadInput, match=why):
-        model_of((2, 3), (1, 4, 6)).believe(x)
-
-
-@pytest.mark.parametrize("sizes", [(), (3,), (0, 3), (3, 0), (2, -1, 3), (True, 2), "23", None])
-def test_sizes_that_make_no_layers_are_refused(sizes):
-    with pytest.raises(BadInput, match="two layers or more"):
-        model_of(sizes)
-
-
-@pytest.mark.parametrize(
-    "frame_shape",
-    [
-        *((), (8, 8), (1, 1, 8, 8), (0, 8, 8), (1, 3, 8), (1, 8, 2)),
-        *((1.0, 8, 8), (1, 8.5, 8), (True, 8, 8), "abc", None, 8),
-    ],
-)
-def test_frames_that_make_no_image_are_refused(frame_shape):
-    with pytest.raises(BadInput, match="channels, height, width"):
-        model_of((2, 3), frame_shape)
-
-
-NONSENSE = {
-    "noise": 0.0, "prior": 0.0, "prior of one": 1.0, "temperature": 0.0, "clutter": 0.0,
-    "template": 0, "poses_are": "gamma", "sizes": (2, 2.5), "width": 6,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name, value", NONSENSE.items(), ids=NONSENSE)
-def test_settings_that_make_no_model_are_refused_by_name(name, value):
-    name = name.split()[0]
-    with pytest.raises(BadInput, match=name.split("_")[0]):
-        model_of(**{name: value})
-
-
-@both_poses
-def test_a_model_is_rebuilt_from_what_was_recorded_of_it(poses_are):
-    settings = {"noise": 0.3, "prior": 0.2, "scale": 0.5, "temperature": 0.7, "clutter": 0.2}
-    model = model_of((2, 2, 3), (3, 4, 6), poses_are=poses_are, slower=0.5, **settings)
-    rebuilt = build(json.loads(json.dumps(model.config))).double()
-    assert type(rebuilt) is PartWhole and rebuilt.config == model.config
-    rebuilt.load_state_dict(model.state_dict())
-    x, numbers = images_of(model, 2, 2), drawn_for(model, 2, 2)
-    one, other = (each.evidence(x, given(numbers)) for each in (model, rebuilt))
-    for term in model.terms:
-        assert torch.equal(getattr(one, term), getattr(other, term))
-    assert rebuilt.rate_of("whole_encoders.0.seed") == 0.5
-
-
-def test_a_model_of_the_papers_size_has_fewer_than_30_000_generative_parameters():
-    model = PartWhole((1, 28, 28))
-    generative = (*model.connections.parameters(), *model.templates.parameters())
-    assert sum(parameter.numel() for parameter in generative) < 30_000
-    assert (len(model.links), model.sizes, model.noise) == (1, (16, 16), 0.2)
-    assert model.templates.images().shape == (16, 2, 12, 12)
-    assert (model.links[0].c > 0.1).all()
-
-
-def test_selections_are_drawn_from_a_distribution_that_torch_accepts():
-    link = link_of()
-    chances = link.log_selection(capsules_of(4, 2)).mT
-    assert Categorical(logits=chances).probs.sum(-1).allclose(torch.ones(4, 3, **DOUBLE))
