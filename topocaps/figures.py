@@ -311,8 +311,7 @@ def probes_by_labels(
             axis.plot(list(found), means, marker="o", markersize=4, label=name)
             least, greatest = map(min, found.values()), map(max, found.values())
             axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
-        said = "the mean, spread and peak of capsules" if what == "pooled" else what
-        axis.set_title(f"a linear probe on {said}")
+        axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
         axis.set_xscale("log")
         axis.set_xlabel("labels")
         axis.set_ylim(0, 1)
