@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -161,6 +161,9 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     everything = [*reference, *(c for one in runs.values() for c in one["traversal"]["by_lag"])]
     if max(everything) > WIDE * min(everything) > 0:
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("lag (frames)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("nats of the true frame")

@@ -167,12 +167,11 @@ TABLES = {
         "submission's model of 13: they do not compare.",
     ),
     "causes": Table(
-        "Where Table 1 differs from its paper: other readings of W, other products",
+        "Where Table 1 differs from its paper: other readings of W",
         mnist.CAUSES,
         _LIKELIHOOD,
-        note="If W without its corners, or K = 9 where L = 0, is what the paper ran, or if "
-        "rounded products cost likelihood, these rows are nearer to its numbers than those of "
-        "Table 1.",
+        note="If W without its corners, or K = 9 where L = 0, is what the paper ran, these rows "
+        "are nearer to its numbers than those of Table 1.",
     ),
     "probes": Table(
         "What linear probes read off t: the digit, from few labels and many",
