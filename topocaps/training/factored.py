@@ -103,35 +103,41 @@ class Factored(Descent):
         self._bound: Any = compiled(_factored_bound) if on else _factored_bound
         self._move: Any = compiled(move) if on else move
         self._square: Any = compiled(square) if on else square
+        self._along: Any = compiled(along) if on else along
 
     def gradients(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> list[Tensor]:
-        _, inputs, down = self._back(sequences, uniform, noise)
-        back, rest = down[: len(self.layers)], down[len(self.layers) :]
-        parts = [part for one in (*inputs, *back) for part in one.split(len(self.stack))]
+        _, inputs, back, turns, rest = self._back(sequences, uniform, noise)
+        by = [turn.by for turn in turns if turn is not None]
+        parts = [part for one in (*inputs, *back, *by) for part in one.split(len(self.stack))]
         return [*parts, *rest]
 
     def _back(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
-    ) -> tuple[Tensor, Sequence[Tensor], tuple[Tensor, ...]]:
-        """The terms, what came into layers, and what came back: to layers, then to the rest."""
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Sequence[Turn | None], Sequence[Tensor]]:
+        """The terms, what came into layers, what came back to them, how directions turn, and the
+        gradients of the rest."""
         frames = noise[0].shape[: -len(self.stack.model.drawn[0])].numel()
         for layer in self.layers:
             layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):
             terms, inputs = self._bound(self.means, self.layers, sequences, uniform, noise)
             loss = -terms[:, -1].sum()
-            wanted = [*(layer.slot for layer in self.layers), *self.rest.values()]
+            slots = [layer.slot for layer in self.layers]
+            turning = [layer.turn for layer in self.layers if layer.lengths]
+            wanted = [*slots, *turning, *self.rest.values()]
             down = torch.autograd.grad(loss, wanted, materialize_grads=True)  # 0 of what is unused
-            return terms, inputs, down
+        back, others = down[: len(slots)], iter(down[len(slots) :])
+        turns = [
+            Turn(next(others), layer.squares) if layer.lengths else None for layer in self.layers
+        ]
+        return terms, inputs, back, turns, list(others)
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        terms, inputs, down = self._back(sequences, uniform, noise)
-        back, gradients = down[: len(self.layers)], down[len(self.layers) :]
-        turns = self._turns(gradients)
+        terms, inputs, back, turns, gradients = self._back(sequences, uniform, noise)
         shorter = None
         if self.clips is not None:
             shorter = self._shorter(self.clips, inputs, back, turns, gradients)
@@ -169,15 +175,6 @@ class Factored(Descent):
 
         side_by_side([*updates, the_rest], self.streams)
 
-    def _turns(self, gradients: Sequence[Tensor]) -> list[Turn | None]:
-        down = dict(zip(map(id, self.rest.values()), gradients, strict=True))
-        return [
-            Turn(layer.turning([down[id(one)] for one in layer.lengths]), layer.squares)
-            if layer.lengths
-            else None
-            for layer in self.layers
-        ]
-
     @torch.no_grad()
     def _shorter(
         self,
@@ -195,8 +192,7 @@ class Factored(Descent):
             parts = zip(inputs[n].split(members), back[n].split(members), strict=True)
             squares = torch.stack([self._square(x[some], dy[some]) for x, dy in parts])  # no copies
             if (turn := turns[n]) is not None:  # what goes along a direction is taken off
-                along = (turn.by.square() * turn.squares.sum(1)).sum(1)
-                squares = squares - along.view(-1, members)[:, some]
+                squares = squares - self._along(*turn).view(-1, members)[:, some]
             found[n] = squares.sum(0).clamp_min(0)
 
         def of_the_rest() -> None:
@@ -259,6 +255,11 @@ def square(x: Tensor, dy: Tensor) -> Tensor:
     """|dyᵀ x|² of every model, which is the sum of (x xᵀ)(dy dyᵀ) entry by entry: two small
     products."""
     return ((x @ x.mT).float() * (dy @ dy.mT).float()).sum((1, 2))
+
+
+def along(by: Tensor, squares: Tensor) -> Tensor:
+    """What a turn takes off |dyᵀ x|² of every model: |by v|²."""
+    return (by.square() * squares.sum(1)).sum(1)
 
 
 @torch.no_grad()

@@ -93,7 +93,7 @@ class FactoredLinear(nn.Module):
             matrix.data = part if matrix.ndim == 3 else part[0]
         self.lengths = [one.length for one in linears.values() if one.norm is Norm.WEIGHT]
         self.wide_outputs, self.wide_inputs = _wide(self.outputs), _wide(self.inputs)
-        self.slot = torch.empty(0, 0)
+        self.slot = self.turn = torch.empty(0, 0)
         self.held: list[Tensor] = []
         if self.lengths:  # of parts of rows, as they are moved
             parts = torch.zeros(self.models, -(-self.inputs // PART), self.outputs)
@@ -129,38 +129,27 @@ class FactoredLinear(nn.Module):
             self.register_buffer("coarse", coarse, persistent=False)
 
     def expect(self, rows: int) -> None:
-        """Make the slot: a tensor that holds nothing, of which the outputs' gradient is asked."""
+        """Make the slots: tensors that hold nothing, for which gradients are asked that are of no
+        parameter: what comes back to the product and, of directions, their ``turn``."""
         if self.slot.shape[1] != rows:
-            nothing = torch.empty(1, dtype=torch.bfloat16, device=self.coarse.device)
-            wanted = nothing.expand(self.models, rows, self.wide_outputs)
+            nothing = torch.empty(1, device=self.coarse.device)
+            wanted = nothing.bfloat16().expand(self.models, rows, self.wide_outputs)
             self.slot = wanted.requires_grad_()
+            self.turn = nothing.expand(self.models, self.outputs).requires_grad_()
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(self.models, -1, x.shape[-1]).bfloat16()
         wide = pad(rows, (0, self.wide_inputs - x.shape[-1]))
         self.came = wide.detach()
         bias = self._join([_stacked(bias, 2) for bias in self.biases])
-        y: Tensor = _Product.apply(wide, self.coarse, self.scale(), bias, self.slot)
+        if self.lengths:  # g / |v|
+            squares = self.squares.sum(1)
+            scale = self._join([_rows(length) for length in self.lengths]) / squares.sqrt()
+            normalised: tuple[Tensor | None, ...] = (scale, squares, self.turn)
+        else:
+            normalised = (None, None, None)
+        y: Tensor = _Product.apply(wide, self.coarse, bias, self.slot, *normalised)
         return y.reshape(*x.shape[:-1], self.outputs)
-
-    def scale(self) -> Tensor | None:
-        """g / |v| of every output, where weights are normalised: (models, wide outputs)."""
-        if not self.lengths:
-            return None
-        scale = self._length() / self._norm()
-        return pad(scale, (0, self.wide_outputs - self.outputs))
-
-    @torch.no_grad()
-    def turning(self, down: Sequence[Tensor]) -> Tensor:
-        """What the part of a direction that goes along it is multiplied by, (models, outputs), from
-        the gradient of lengths: dv = (g / |v|) (dw - dg v / |v|)."""
-        return self._join([_rows(one) for one in down]) * self._length() / self._norm().square()
-
-    def _length(self) -> Tensor:
-        return self._join([_rows(length) for length in self.lengths])
-
-    def _norm(self) -> Tensor:
-        return self.squares.sum(1).sqrt()
 
     def _join(self, parts: Sequence[Tensor]) -> Tensor:
         """What each network has of something, (members, outputs, …), as one."""
@@ -232,34 +221,36 @@ def _network(encoder: GaussianEncoder) -> nn.Sequential:
 
 class _Product(torch.autograd.Function):
     """x Wᵀ, scaled, and the bias; its gradient with respect to the slot is what came back to the
-    product."""
+    product. Of directions v it is dv = (g / |v|) dw - turn v, and the gradient with respect to
+    ``turn`` is that number: dscale g / |v|³."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, coarse: Tensor, scale: Tensor | None, bias: Tensor, slot: Tensor
-    ) -> Tensor:
+        ctx: Any, x: Tensor, coarse: Tensor, bias: Tensor, slot: Tensor,
+        scale: Tensor | None, squares: Tensor | None, turn: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         y = torch.bmm(x, coarse.mT)
-        if scale is None:
+        if scale is None or squares is None:
             ctx.save_for_backward(coarse)
         else:
-            ctx.save_for_backward(coarse, y, scale)
-            y = y * scale[:, None]
+            ctx.save_for_backward(coarse, y, scale, squares)
+            y = y * pad(scale, (0, y.shape[-1] - scale.shape[-1]))[:, None]
         return y[..., : bias.shape[-1]] + bias[:, None]
 
     @staticmethod
-    def backward(
-        ctx: Any, back: Tensor
-    ) -> tuple[Tensor | None, None, Tensor | None, Tensor, Tensor]:
-        coarse, *scaled = ctx.saved_tensors
-        dy = pad(back.bfloat16(), (0, coarse.shape[1] - back.shape[-1]))
-        dbias = dy.sum(1, dtype=torch.float32)[:, : back.shape[-1]]
-        dscale = None
-        if scaled:
-            y, scale = scaled
-            dscale = (dy * y.float()).sum(1)
-            dy = (dy * scale[:, None]).bfloat16()
+    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+        coarse, *normalised = ctx.saved_tensors
+        outputs, missing = back.shape[-1], coarse.shape[1] - back.shape[-1]
+        dy = pad(back.bfloat16(), (0, missing))
+        dbias = dy.sum(1, dtype=torch.float32)[:, :outputs]
+        dscale = turn = None
+        if normalised:
+            y, scale, squares = normalised
+            dscale = (dy * y.float()).sum(1)[:, :outputs]
+            turn = dscale * scale / squares
+            dy = (dy * pad(scale, (0, missing))[:, None]).bfloat16()
         dx = torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None
-        return dx, None, dscale, dbias, dy
+        return dx, None, dbias, dy, dscale, None, turn
 
 
 class Rectified(nn.Module):
