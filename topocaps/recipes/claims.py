@@ -121,9 +121,9 @@ class Within:
                     return Verdict("", None)
                 inside += [self.least <= value <= self.most for value in values]
                 whose = f"{recipe.name.split('/')[-1]} " if len(self.these) > 1 else ""
-                told = ", ".join(f"{value:.{number.digits}f}" for value in values)
+                told = ", ".join(f"{value:,.{number.digits}f}" for value in values)
                 if self.control and (before := measured(recipe, _untrained(number))):
-                    told += f" (untrained {statistics.mean(before):.{number.digits}f})"
+                    told += f" (untrained {statistics.mean(before):,.{number.digits}f})"
                 shown.append(f"{whose}{number.label} {told.replace('-', '−')}")
         return Verdict("; ".join(shown), _verdict(inside))
 
