@@ -13,7 +13,7 @@ from topocaps.files import make_folder, read_json
 from topocaps.recipes import BaseRecipe
 from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.part_whole import PartWholeRecipe
-from topocaps.recipes.tables import TABLES, Number
+from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import PUT_OFF, Results
 from topocaps.results_page import draw, write_page
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
@@ -66,7 +66,7 @@ def reproduce(
         metrics = {**run.metrics, **more, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
         if seed == 0:  # first: a result that is there is not run again
-            _show(run, results.path(recipe, 0).parent, data)
+            _show(run, recipe, results.path(recipe, 0).parent, data)
         results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
     for job in jobs.values():
         if (failure := RunFolder(job.out).failure).exists():
@@ -135,7 +135,11 @@ def _asked(tables: Sequence[str]) -> set[str]:
 
 def _told_of(recipe: BaseRecipe) -> set[str]:
     """What any table tells of a recipe."""
-    return _asked([name for name in TABLES if recipe.name in {r.name for r in recipes_of(name)}])
+    return {number.path[0] for table in _tables_of(recipe) for number in table.numbers}
+
+
+def _tables_of(recipe: BaseRecipe) -> list[Table]:
+    return [t for t in TABLES.values() if recipe.name in {one.name for one in t.recipes}]
 
 
 def _more(
@@ -155,13 +159,14 @@ def _more(
     return found | ({PUT_OFF: put_off} if put_off else {})
 
 
-def _show(run: Finished, folder: Path, data: Path | None) -> None:
-    """The pictures of a run that stand beside its results."""
+def _show(run: Finished, recipe: BaseRecipe, folder: Path, data: Path | None) -> None:
+    """The pictures of a run that stand beside its results: those that tables show."""
+    wanted = {table.picture for table in _tables_of(recipe)}
     held_out = data_of(run.folder.path, run.settings, data).held_out
     folder.mkdir(parents=True, exist_ok=True)
     shown = examination_of(run.model).keepsakes(run.shown_on(held_out))
-    for name, figure in shown.items():
-        figures.save(figure, folder / f"{name}.png", dpi=80)
+    for name in wanted & shown.keys():
+        figures.save(shown[name], folder / f"{name}.png", dpi=80)
 
 
 def _how_long(name: str, results: Results, epochs: int) -> str:

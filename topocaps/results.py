@@ -99,9 +99,14 @@ class Results:
         return values_of(number, self.of(recipe))
 
     def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
-        """The median standard deviation over seeds, of models on the same data."""
-        data = recipe.name.split("/")[0]
-        alike = [other for name, other in RECIPES.items() if name.split("/")[0] == data]
+        """The median standard deviation over seeds, of models on the same data that are trained in
+        the same steps."""
+        kind = recipe.data, recipe.training.optimiser, recipe.training.pace
+        alike = [
+            other
+            for other in RECIPES.values()
+            if (other.data, other.training.optimiser, other.training.pace) == kind
+        ]
         found = [values for other in alike if len(values := self(other, number)) > 1]
         return statistics.median(map(statistics.stdev, found)) if found else None
 
