@@ -9,6 +9,8 @@ from test_training import ADAM, FRAME, SGD, TOPOGRAPHY, StopAt, assert_same, fra
 import topocaps as tc
 from topocaps.arithmetic import seeded
 from topocaps.pooling import TopographyStack
+from topocaps.training.descent import Plain
+from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.stack import by_architecture
 from topocaps.training.watching import Silent
@@ -183,3 +185,106 @@ def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp
             torch.testing.assert_close(
                 value, expected.model.state_dict()[name], rtol=1e-4, atol=1e-5
             )
+
+
+def test_what_is_frozen_stays_in_any_company():
+    free, frozen = model(seed=0), model(seed=1)
+    frozen.z_given_x.requires_grad_(False)
+    before = weights(frozen)
+    train([free, frozen], tc.Sequences.of(frames()), ADAM, seeds=[0, 1])
+    after = weights(frozen)
+    assert all(torch.equal(after[n], before[n]) for n in before if n.startswith("z_given_x"))
+    assert not torch.equal(after["mu"], before["mu"])
+    pair = [model(seed=n) for n in range(2)]
+    for one in pair:
+        one.mu.requires_grad_(False)
+    train(pair, tc.Sequences.of(frames()), ADAM, seeds=[0, 1])
+    assert all(one.mu.item() == -30 for one in pair)
+
+
+class Act(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Everyone(tc.Topography):
+    def pool(self, energy, axis=None):
+        return energy.sum(-1, keepdim=True).expand_as(energy)
+
+
+def tied(one):
+    one.u_given_x.network[0].matrix = one.z_given_x.network[0].matrix
+    return one
+
+
+def acting(function):
+    def changed(one):
+        one.x_given_t.network[1] = Act(function)
+        return one
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        tied,
+        acting(torch.cos),
+        lambda one: model(seed=1, topography=Everyone(2, (6,), window=3)),
+    ],
+    ids=["shared parameters", "another function", "a W of its own"],
+)
+def test_a_model_that_is_unlike_the_others_trains_as_it_would_alone(changed):
+    sequences, usual = tc.Sequences.of(frames()), acting(torch.tanh)(model(seed=0))
+    together, alone = changed(model(seed=1)), changed(model(seed=1))
+    assert len(by_architecture([usual, together])) == 2
+    train([usual, together], sequences, ADAM, seeds=[0, 1])
+    train([alone], sequences, ADAM, seeds=[1])
+    assert_same(weights(together), weights(alone))
+
+
+def test_models_that_share_parameters_are_not_one_stack():
+    pair = [tied(model(seed=n)) for n in range(2)]
+    assert by_architecture(pair) == [[0], [1]]
+    train(pair, tc.Sequences.of(frames()), SGD, seeds=[0, 1])
+    for one in pair:
+        assert one.u_given_x.network[0].matrix is one.z_given_x.network[0].matrix
+
+
+def test_a_program_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
+    def _no_compiler(*_):
+        raise RuntimeError("no C++ compiler was found\nand much more")
+
+    plain = Engine([model()], tc.Sequences.of(frames()), [0], SGD)
+    expected = plain.advance(1, 3, 10)
+    original = Plain.compile
+
+    def compile(self, on=True):
+        original(self, False)
+        if on:
+            self._bound = _no_compiler
+
+    monkeypatch.setattr(Plain, "compile", compile)
+    with pytest.warns(UserWarning, match=r"cannot be compiled \(no C\+\+ compiler was found\)"):
+        engine = Engine([model()], tc.Sequences.of(frames()), [0], SGD, compiling=True)
+    assert engine.advance(1, 3, 10) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(seeds=[0]), "there are 2 models and 1 seeds"),
+        (dict(outs=["a"]), "there are 2 models and 1 outs"),
+        (dict(same=True), "a model is trained once: give as many models as there are seeds"),
+    ],
+)
+def test_what_does_not_fit_models_is_refused(changes, message):
+    changes = dict(changes)
+    one = model()
+    models = [one, one if changes.pop("same", False) else model()]
+    with pytest.raises(tc.BadInput, match=message):
+        tc.fit_together(models, frames(), **{"seeds": [0, 1], "training": SGD, **changes})

@@ -47,6 +47,53 @@ def test_factored_gradients_train_as_written_ones(how, members, norm, factored_a
             assert (a - b).norm() < near * (b - start).norm() + 1e-6, name
 
 
+@pytest.mark.parametrize("stop", [None, 4])
+@pytest.mark.parametrize("rule", [tc.Sgd(lr=1e-2), tc.Adam(lr=1e-3)], ids=["sgd", "adam"])
+@pytest.mark.parametrize("norm", ["none", "weight"])
+@pytest.mark.parametrize("hidden", [(13, 21), (16,)])
+def test_without_rounding_factored_steps_are_the_written_ones(
+    hidden, norm, rule, stop, factored_anywhere, monkeypatch
+):
+    """Also where gradients are much shortened, widths are odd, and steps go on from a state."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
+    clips, steps = (0.1, None, 0.5), 10
+
+    def models(seed):
+        found = []
+        for n in range(len(clips)):
+            torch.manual_seed(seed + n)
+            topography = tc.Topography(2, (6,), window=3)
+            found.append(
+                tc.TopographicVAE.mlp((1, 4, 4), topography, hidden=hidden, mu=-3.0, norm=norm)
+            )
+        return found
+
+    def engine(models, precision):
+        training = tc.Training(rule, batch=4, precision=precision)
+        each = [replace(training, clip=clip) for clip in clips]
+        return Engine(models, tc.Sequences.of(frames()), range(len(clips)), each)
+
+    def trained(precision):
+        ours = models(0)
+        one = engine(ours, precision)
+        one.advance(1, stop or steps, steps)
+        if stop:
+            states = [{k: v.clone() for k, v in one.state(n).items()} for n in range(len(clips))]
+            ours = models(50)
+            one = engine(ours, precision)
+            for place, state in enumerate(states):
+                one.restore(place, state)
+            one.advance(stop + 1, steps - stop, steps)
+        one.write_back()
+        return ours
+
+    for start, one, other in zip(models(0), trained("bf16"), trained("fp32"), strict=True):
+        for (name, p), q, r in zip(
+            one.named_parameters(), other.parameters(), start.parameters(), strict=True
+        ):
+            assert (p - q).norm() < 4e-3 * (q - r).norm() + 1e-7, name
+
+
 def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_clipped(
     factored_anywhere,
 ):

@@ -1,5 +1,7 @@
 """What is not finite and what does not fit: named, split, and the others go on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_engine import company
@@ -83,12 +85,43 @@ def test_a_stack_that_runs_out_of_memory_goes_on_in_halves_from_the_start(monkey
             torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_what_failed_before_memory_ran_out_stays_failed_and_the_others_lose_nothing(
+    epoch, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("topocaps.training.loop.SAVING", 1e9)  # a state after every epoch
+    started, original = [], Engine.advance
+
+    def advance(self, first, count, steps):
+        if len(self.parts[0].places) == 4:
+            if first == 5 * (epoch - 1) + 2:
+                with torch.no_grad():
+                    self.parts[0].stack.model.mu[1] = torch.nan
+            if first > 15:
+                raise torch.OutOfMemoryError
+        return original(self, first, count, steps)
+
+    class Starts(Silent):
+        def start(self, step, steps):
+            started.append(step)
+
+    monkeypatch.setattr(Engine, "advance", advance)
+    outs = [tmp_path / str(n) for n in range(4)]
+    there = dict(training=replace(SGD, epochs=5), seeds=range(4), outs=outs, watcher=Starts())
+    for _ in range(2):
+        runs = tc.fit_together([model(seed=n) for n in range(4)], frames(), **there)
+        assert [run.failure is None for run in runs] == [True, False, True, True]
+        assert [len(run.history) for run in runs if run.failure is None] == [5, 5, 5]
+    assert started == [0, 15]
+    assert not (outs[1] / "weights.safetensors").exists()
+
+
 def test_the_plan_counts_what_training_holds():
     one, sequences = model(), tc.Sequences.of(frames())
     weights_bytes = 4 * sum(p.numel() for p in one.parameters())
     small = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
     large = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
-    assert small.weights == 5 * weights_bytes and large.weights == 3 * 6 * weights_bytes
+    assert small.weights == 7 * weights_bytes and large.weights == 3 * 8 * weights_bytes
     assert small.data >= sequences.images.numel() * 4
     assert 15 * small.activations < large.activations < 40 * small.activations  # W is held once
     assert "weights and moments" in str(large)

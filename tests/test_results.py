@@ -254,6 +254,16 @@ def test_a_run_that_is_said_to_be_bad_is_on_the_page(tmp_path):
     assert "seeds 0, 3: collapsed: the top is dead |" in write_page(results).read_text()
 
 
+def test_results_of_other_settings_are_refused_and_of_other_claims_are_not(small, tmp_path):
+    reproduce(tmp_path)
+    results = Results(tmp_path / "results")
+    (recipe, *_), one = small.recipes, small.recipes[0].shortened(1)
+    assert results.has(one, 0) and results.has(replace(one, claims={}, about="as before"), 0)
+    with pytest.raises(tc.BadInput, match=r"is of other settings than .* has now: remove it"):
+        results.has(one.change(["momentum=0.1"]), 0)
+    assert recipe.fingerprint != one.fingerprint  # of other epochs
+
+
 def test_results_of_other_epochs_are_not_mixed(small, tmp_path):
     reproduce(tmp_path, seeds=1)
     with pytest.raises(tc.BadInput, match="of 1 epochs, and 2 are asked for: remove it"):

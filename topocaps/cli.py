@@ -110,7 +110,7 @@ def fit(
     frames: Annotated[int | None, typer.Option(help="Cut clips into windows of so many.")] = None,
     stride: Annotated[int | None, typer.Option(help="Frames from one window to the next.")] = None,
     size: Annotated[
-        int | None, typer.Option(help="Side that pictures are made, in pixels.")
+        int | None, typer.Option(help="Pixels of a side: pictures are made square.")
     ] = None,
     grey: Annotated[bool | None, typer.Option(help="Without colour, or with it.")] = None,
     layout: Annotated[str | None, typer.Option(help="Names of axes, such as NTHWC.")] = None,
@@ -154,7 +154,7 @@ def _with_options(sentence: str) -> str:
         return f"--{name}" + (f" {value}" if value else "")
 
     sentence = re.sub(r"\b(size|frames|stride|grey|layout)=(?:'?(\w+)'?)?", option, sentence)
-    return re.sub(r"\bskip_bad\b", "--skip-bad", sentence)
+    return re.sub(r"(?<![.\w])skip_bad\b", "--skip-bad", sentence)
 
 
 @app.command()
@@ -216,7 +216,10 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Folder of results [results; results-short with --epochs].")
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="Folder of runs [runs/reproduce].")] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Folder of runs [runs/reproduce; runs/reproduce-short with --epochs]."),
+    ] = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:

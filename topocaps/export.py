@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.export import Dim
 
 from topocaps.arithmetic import seeded
@@ -123,6 +125,17 @@ class Roll(nn.Module):
         return torch.where(inside, t.index_select(dim, place.clamp(0, sites - 1)), self.fill)
 
 
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Distributions look at their values, which a trace does not have."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
 @dataclass(frozen=True)
 class _Part:
     """What one file computes, and an example of it."""
@@ -141,16 +154,17 @@ class _Part:
         else:
             shown["t"], axes["t"] = shown["t"][:2, [0, 0, 0, 0]], {0: batch, 1: time}
         try:
-            program: Any = torch.onnx.export(
-                self.module.eval(),
-                tuple(shown.values()),
-                dynamo=True,
-                opset_version=OPSET,
-                dynamic_shapes=tuple(axes.values()),
-                input_names=list(self.inputs),
-                output_names=list(self.outputs),
-                verbose=False,
-            )
+            with _unchecked_distributions():
+                program: Any = torch.onnx.export(
+                    self.module.eval(),
+                    tuple(shown.values()),
+                    dynamo=True,
+                    opset_version=OPSET,
+                    dynamic_shapes=tuple(axes.values()),
+                    input_names=list(self.inputs),
+                    output_names=list(self.outputs),
+                    verbose=False,
+                )
         except torch.onnx.OnnxExporterError as error:
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise BadInput(f"PyTorch cannot export the {name} of this model: {reason}") from error

@@ -61,11 +61,11 @@ MANY = 5  # curves, whose names would hide them
 COLOURS = 10  # before they come again
 
 
-def save(figure: Figure, path: Path, dpi: int = 150) -> None:
+def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
     """As a PNG, whole or not at all."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
-    write_atomically(path, buffer.getvalue())
+    write_atomically(Path(path), buffer.getvalue())
 
 
 def can_be_drawn(frame_shape: Sequence[int]) -> bool:

@@ -85,6 +85,8 @@ def recipe_for(
         )
     left = 2 * max(1, frames // 10)
     window = frames - left if window is None else whole_number("window", window)
+    if window > frames:
+        raise BadInput(f"a window of {window} frames is longer than sequences of {frames}")
     sites = frames if closed else max(frames, min(2 * frames, 2 * LONGEST))
     pictures = len(shape) == 3 and min(shape[1:]) >= 28
     few = split(own)[0]
@@ -94,9 +96,7 @@ def recipe_for(
         name=Path(data.path).resolve().stem or "own",
         about=f"sequences of {frames} frames from {data.path}",
         data=data,
-        topography=Topography(
-            capsules=CAPSULES, shape=(sites,), window=min(window, frames), cyclic=closed
-        ),
+        topography=Topography(capsules=CAPSULES, shape=(sites,), window=window, cyclic=closed),
         hidden=(300, 200),
         convolutional=pictures and math.prod(shape) > _MANY,
         likelihood=own.likelihood,  # type: ignore[arg-type]

@@ -98,7 +98,8 @@ class TopographicVAE(SequenceModel):
             own["learned"] = Learned(learned).value
         if sparsity:
             own["sparsity"] = float(sparsity)
-        model.config = networks.config() | own
+        if topography.is_plain:  # what subclasses do, settings do not tell
+            model.config = networks.config() | own
         return model
 
     def posterior(self, x: Tensor) -> Posterior:

@@ -13,7 +13,8 @@ from torch import Tensor
 from topocaps.capsules import Capsules, PartWhole, composite, poses
 from topocaps.capsules.free_form import optimise
 from topocaps.capsules.model import in_image
-from topocaps.figures import canvas, show_rows, tile
+from topocaps.errors import BadInput
+from topocaps.figures import can_be_drawn, canvas, show_rows, tile
 
 TEMPLATES_CAPTION = (
     "Templates of the parts (Fig. 6): brightness times opacity, each as large as its square."
@@ -57,7 +58,8 @@ def coloured(model: PartWhole, parts: Capsules) -> Tensor:
 
 @torch.no_grad()
 def parts(model: PartWhole, x: Tensor) -> Figure:
-    """Input, reconstruction and coloured parts of images (images, *frame)."""
+    """Input, reconstruction and coloured parts of images (…, *frame)."""
+    x = x.flatten(0, -4)
     found = model.parts_of(x)
     rows = [_rgb(x), _rgb(model.templates(found)), coloured(model, found)]
     return _rows(rows, ("input", "reconstruction", "parts"))
@@ -65,6 +67,9 @@ def parts(model: PartWhole, x: Tensor) -> Figure:
 
 def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
     """One image (*frame), turned by each of ``degrees``, before and after free-form inference."""
+    if x.numel() != math.prod(x.shape[-3:]):
+        raise BadInput(f"one image is turned, (channels, height, width), not {tuple(x.shape)}")
+    x = x.reshape(x.shape[-3:])
     aspect = x.shape[-1] / x.shape[-2]
     angles = torch.stack([poses.rotated(math.radians(d), aspect) for d in degrees]).to(x)
     images = poses.warp(x.expand(len(degrees), *x.shape), angles, model.templates.pixels)
@@ -92,6 +97,8 @@ def samples(model: PartWhole, count: int = 16) -> Figure:
 
 
 def _rgb(x: Tensor) -> Tensor:
+    if not can_be_drawn(x.shape[-3:]):
+        raise BadInput(f"only images of 1 or 3 channels can be drawn, not of {x.shape[-3]}")
     return x.expand(*x.shape[:-3], 3, *x.shape[-2:]) if x.shape[-3] == 1 else x
 
 

@@ -69,8 +69,10 @@ def reproduce(
             _show(run, recipe, results.path(recipe, 0).parent, data)
         results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
     for job in jobs.values():
-        if (failure := RunFolder(job.out).failure).exists():
-            results.keep_failure(job.recipe, job.seed, read_json(failure)["failure"])
+        for part, said in ((job.before, "what it starts from failed: "), (job, "")):
+            if part is not None and (failure := RunFolder(part.out).failure).exists():
+                why = f"{said}{read_json(failure)['failure']}"
+                results.keep_failure(job.recipe, job.seed, why)
     if epochs is not None:
         for name in tables:
             say(_how_long(name, results, epochs))

@@ -42,6 +42,11 @@ class Results:
                 f"{path} is of {length} epochs, and {wanted} are asked for: remove it and its run, "
                 "or choose another --out and another --runs"
             )
+        if found.get("fingerprint", recipe.fingerprint) != recipe.fingerprint:
+            raise BadInput(
+                f"{path} is of other settings than {recipe.name} has now: remove it and its run, "
+                "or choose another --out and another --runs"
+            )
         put_off = [n for n in numbers if n.path[0] in found.get(PUT_OFF, ())]
         if any(not values_of(number, [found]) for number in put_off):
             return False
@@ -57,7 +62,7 @@ class Results:
         """Write a result: what metrics.json holds, in few digits."""
         path = self.path(recipe, seed)
         make_folder(path.parent)
-        write_json(path, _few_digits(metrics))
+        write_json(path, {**_few_digits(metrics), "fingerprint": recipe.fingerprint})
         self._failure(recipe, seed).unlink(missing_ok=True)
 
     def keep_failure(self, recipe: BaseRecipe, seed: int, why: str) -> None:

@@ -43,7 +43,10 @@ class Finished:
     @classmethod
     def open(cls, path: Path) -> Finished:
         folder = RunFolder(path)
-        settings, model = folder.settings(), load(path)
+        settings = folder.settings()
+        if not folder.metrics.exists():
+            data_kind(path, settings)
+        model = load(path)
         if not folder.metrics.exists():
             raise BadInput(f"{path} has not been evaluated: topocaps evaluate {path}")
         metrics = read_json(folder.metrics)
@@ -189,8 +192,9 @@ def evaluate_run(
 ) -> Finished:
     """Measure a trained run from its folder; write its metrics and, asked for, its report."""
     folder = RunFolder(path)
-    settings, model = folder.settings(), load(path)
+    settings = folder.settings()
     splits = splits or data_of(path, settings, data)
+    model = load(path)
     with seeded(settings["seed"]):
         untrained = build(settings["model"])
     examination = examination_of(model)
@@ -253,7 +257,14 @@ def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
 
 def compare(runs: list[Finished]) -> list[list[str]]:
     """One table: every run, then the untrained control of the first."""
-    columns = {run.name: run.metrics for run in runs}
+    columns: dict[str, Any] = {}
+    for run in runs:
+        label = run.name
+        if label in columns:
+            label += f", seed {run.metrics['seed']}"
+        if label in columns:
+            label += f", {run.folder.path}"
+        columns[label] = run.metrics
     columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
     return examination_of(runs[0].model).table(columns)
 
@@ -302,10 +313,17 @@ def draw_figures(run: Finished, held_out: SequenceSet) -> None:
 
 def data_of(path: Path, settings: dict[str, Any], folder: Path | None = None) -> Splits:
     """The data of a run, made again from what it recorded."""
-    data = dict(settings.get("data") or {})
-    if data.get("kind") not in DATA:
-        raise BadInput(
-            f"{path} was trained on sequences of your own: in Python, use "
-            f"tc.metrics.evaluate(tc.load({str(path)!r}), x)"
-        )
-    return DATA[data.pop("kind")](**data).load(folder)
+    kind = data_kind(path, settings)
+    return DATA[kind](**{k: v for k, v in settings["data"].items() if k != "kind"}).load(folder)
+
+
+def data_kind(path: Path, settings: dict[str, Any]) -> str:
+    """Which data a run recorded; a run on others cannot be measured without them."""
+    kind = (settings.get("data") or {}).get("kind")
+    if kind not in DATA:
+        known = settings.get("model")
+        model = f"tc.load({str(path)!r}{'' if known else ', model'})"
+        rolls = known is None or known.get("kind") != "PartWhole"
+        then = f"tc.metrics.evaluate({model}, x)" if rolls else f"{model} is the model"
+        raise BadInput(f"{path} was trained on sequences of your own: in Python, {then}")
+    return str(kind)

@@ -165,6 +165,11 @@ class Topography:
         self.check(frames)
         return frames
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether W is what the settings say: a subclass may pool otherwise."""
+        return type(self) is Topography
+
     def is_small(self, frames: int) -> bool:
         """Whether W of one capsule is simply multiplied, being small."""
         return frames * math.prod(self.shape) <= SMALL

@@ -44,7 +44,7 @@ def affnist_style() -> Moves:
     return Moves(degrees=20.0, canvas=AFFNIST_SIDE, shift=None, shear=0.2, scale=(0.8, 1.2))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MovedDigits(SequenceSet):
     """Digits, each in a random pose: sequences of one frame (1, canvas, canvas).
 

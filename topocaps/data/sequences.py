@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput
+from topocaps.wording import counted
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class SequenceSet(ABC):
         Started at random frames that are then part of the set, so that everyone measures the same.
         """
 
+    def __repr__(self) -> str:
+        moving = f", {', '.join(self.names)}" if self.names else ""
+        size = f"{len(self)} of {counted(self.frames, 'frame')} {tuple(self.frame_shape)}"
+        return f"{type(self).__name__}({size}{moving})"
+
     @property
     def has_gaps(self) -> bool:
         """Whether frames are missing."""
@@ -135,11 +141,12 @@ class SequenceSet(ABC):
         for part in (*(v for v in values if isinstance(v, Tensor)), self.fixed()):
             found.update(str((part.dtype, tuple(part.shape))).encode())
             found.update(part.cpu().contiguous().numpy().data)
-        found.update(repr([v for v in values if isinstance(v, bool | tuple)]).encode())
+        kinds = (bool, int, float, str, tuple)
+        found.update(repr([v for v in values if isinstance(v, kinds)]).encode())
         return found.hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sequences(SequenceSet):
     """Sequences held as images and the order to show them in: rows of ``order`` are indices.
 

@@ -104,7 +104,7 @@ MOTIONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransformedImages(SequenceSet):
     """Grey images in a random pose, of which some factors run through their values.
 

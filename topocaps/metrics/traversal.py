@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Bernoulli, Distribution, Independent
 from torch.special import xlogy
 
 from topocaps.arithmetic import seeded
@@ -177,7 +178,9 @@ def traversal(
         t = model.way(ways, axis)
         rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
         if model.likelihood is Likelihood.BERNOULLI:
-            return -model.x_given_t(rolled).log_prob(x)  # from logits: exact at any confidence
+            shown = model.x_given_t(rolled)
+            _check(shown)
+            return -shown.log_prob(x)  # from logits: exact at any confidence
         return squared_error(model.decode(rolled), x)
 
     several = topography.axes != (None,)
@@ -192,6 +195,17 @@ def traversal(
             torch.where(better[:, None], *pair) for pair in ((tried, axis), (cost_then, cost))
         )
     return _compared(cost, x, unseen, factors, model.likelihood, axis)
+
+
+def _check(distribution: Distribution) -> None:
+    """Refuse what is taken for Bernoulli and is not: its nats are not those of a mean frame."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    if not isinstance(distribution, Bernoulli):
+        raise BadInput(
+            f"a decoder that returns a {type(distribution).__name__} has to say so: "
+            "likelihood = Likelihood.GAUSSIAN, by whose squared errors gains are told"
+        )
 
 
 def _other_axes(topography: Topography) -> Iterator[tuple[slice | int, int]]:

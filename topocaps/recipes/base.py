@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -59,6 +61,14 @@ class BaseRecipe(ABC):
     def describe(self) -> dict[str, Any]:
         """The whole recipe as plain data."""
         return {**self.settings(), **self._trained(), "about": self.about}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that decides what comes out of a run, apart from its seed."""
+        told = {k: v for k, v in self.describe().items() if k not in ("about", "claims", "start")}
+        start = None if self.start is None else self.start.fingerprint
+        text = json.dumps([told, start], sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def change(self, changes: Iterable[str]) -> Self:
         """With ``key=value`` settings; a key is a path such as topography.window, or its end.

@@ -246,7 +246,9 @@ def readable(stack: Stack) -> GenerativeModel:
     shared: dict[int, Any] = {id(value): value for value in stack.tensors().values()}
     model = copy.deepcopy(stack.model, shared)
     topography = getattr(model, "topography", None)
-    if isinstance(topography, Topography) and topography.is_small(stack.frames):
+    if not isinstance(topography, Topography) or not topography.is_plain:
+        return model
+    if topography.is_small(stack.frames):
         parameter = next(stack.model.parameters())
         together = TopographyStack([topography], stack.frames)
         model.topography = together.to(parameter)  # type: ignore[assignment]

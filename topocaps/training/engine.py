@@ -7,6 +7,7 @@ and nothing happens on the host but its replay; elsewhere the same lines run one
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -70,7 +71,9 @@ class Engine:
             for places in by_architecture(models, [one.shared for one in trainings], mapping)
         ]
         self._streams = [
-            torch.cuda.Stream() for _ in self.parts if self.device.type == "cuda" and self.parts[1:]
+            torch.cuda.Stream(self.device)
+            for _ in self.parts
+            if self.device.type == "cuda" and self.parts[1:]
         ]
         if compiling:
             for part in self.parts:
@@ -221,16 +224,21 @@ class _Part:
             given = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
             plain = self.descent.gradients(sequences, *given)
             self.descent.compile()
-            off = apart(self.descent.gradients(sequences, *given), plain, len(self.stack))
+            try:
+                off = apart(self.descent.gradients(sequences, *given), plain, len(self.stack))
+                why = (
+                    f"compiled code has other gradients than plain code, by {off:.0%} (the "
+                    "compiler errs, or layers draw random numbers of their own)"
+                )
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # no compiler, or none that can
+                off, why = math.inf, f"it cannot be compiled ({str(error).splitlines()[0]})"
         if off <= ALIKE:
             self.record = compiled(_record)
             return
         self.descent.compile(False)
-        warnings.warn(
-            f"compiled code has other gradients than plain code, by {off:.0%} (the compiler errs, "
-            "or layers draw random numbers of their own): plain code is used, and is slower",
-            stacklevel=2,
-        )
+        warnings.warn(f"{why}: plain code is used, and is slower", stacklevel=2)
 
     def advance(self, sequences: SequenceSet, step: Tensor) -> None:
         """One step for every member."""

@@ -66,7 +66,9 @@ class Factored(Descent):
         #: members may have rates of their own: a search over them is one stack
         self.relative_rates = torch.ones(2, len(stack), device=device)
         self.count = torch.zeros((), device=device)
-        self.streams = [torch.cuda.Stream() for _ in range(4)] if device.type == "cuda" else []
+        self.streams = (
+            [torch.cuda.Stream(device) for _ in range(4)] if device.type == "cuda" else []
+        )
         self.compile(False)
 
     @staticmethod

@@ -87,7 +87,7 @@ class RunFolder:
             changed = [
                 f"{key.replace('digest', 'fingerprint of the data')} was {old}, is now {new}"
                 for key, old, new in _differences(before, settings)
-                if key.split(".")[0] not in ("versions", "device", "products")
+                if key.split(".")[0] not in _TOLD
             ]
             if changed:
                 raise BadInput(
@@ -111,6 +111,10 @@ class RunFolder:
         done = before.get("products")
         if done and now and not self.weights.exists() and done.split(", then ")[-1] != now:
             write_json(self.recipe, {**before, "products": f"{done}, then {now}"})
+
+
+#: of a run, what does not change it
+_TOLD = ("versions", "device", "products", "claims", "about")
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:

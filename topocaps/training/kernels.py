@@ -33,6 +33,7 @@ def random(
     """(models, …) numbers that each member's seed, the step and the stream decide alone."""
     out = torch.empty(shape, device=seeds.device)
     count = out.numel() // len(seeds)
+    assert stream < STREAMS and count <= 2**24, "a draw would meet the numbers of another"
     grid = (triton.cdiv(count, 1024), len(seeds))
     _random[grid](out, seeds, step, stream, count, STREAMS=STREAMS, NORMAL=normal, BLOCK=1024)
     return out
@@ -123,7 +124,8 @@ def descend(
     # compiled code lays tensors out as it likes
     x, dy = (v if v.stride(2) == 1 else v.contiguous() for v in (x, dy))
     assert all(m.stride() == (outputs * wide, wide, 1) for m in (weight, *moments))
-    assert coarse.is_contiguous()
+    assert coarse.is_contiguous() and (squares is None or squares.is_contiguous())
+    by = None if by is None else by.contiguous()
     out, inn, warps = tile(models)
     grid = (triton.cdiv(outputs, out) * triton.cdiv(wide, inn), models)
     adam = isinstance(rule, Adam)

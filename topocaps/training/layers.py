@@ -229,26 +229,26 @@ class _Product(torch.autograd.Function):
         ctx: Any, x: Tensor, coarse: Tensor, bias: Tensor, slot: Tensor,
         scale: Tensor | None, squares: Tensor | None, turn: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        y = torch.bmm(x, coarse.mT)
+        y = torch.bmm(x, coarse.mT)[..., : bias.shape[-1]]
         if scale is None or squares is None:
             ctx.save_for_backward(coarse)
         else:
             ctx.save_for_backward(coarse, y, scale, squares)
-            y = y * pad(scale, (0, y.shape[-1] - scale.shape[-1]))[:, None]
-        return y[..., : bias.shape[-1]] + bias[:, None]
+            y = y * scale[:, None]
+        return y + bias[:, None]
 
     @staticmethod
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
         coarse, *normalised = ctx.saved_tensors
-        outputs, missing = back.shape[-1], coarse.shape[1] - back.shape[-1]
-        dy = pad(back.bfloat16(), (0, missing))
-        dbias = dy.sum(1, dtype=torch.float32)[:, :outputs]
+        dy = back.bfloat16()
+        dbias = dy.sum(1, dtype=torch.float32)
         dscale = turn = None
         if normalised:
             y, scale, squares = normalised
-            dscale = (dy * y.float()).sum(1)[:, :outputs]
+            dscale = (dy * y.float()).sum(1)
             turn = dscale * scale / squares
-            dy = (dy * pad(scale, (0, missing))[:, None]).bfloat16()
+            dy = (dy * scale[:, None]).bfloat16()
+        dy = pad(dy, (0, coarse.shape[1] - dy.shape[-1]))
         dx = torch.bmm(dy, coarse) if ctx.needs_input_grad[0] else None
         return dx, None, dbias, dy, dscale, None, turn
 

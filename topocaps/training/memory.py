@@ -44,13 +44,15 @@ def plan(
 ) -> Plan:
     """An upper estimate, from sizes alone; nothing is computed.
 
-    A weight is held by its model, in the stack, as it was while a graph is captured, and has a
-    gradient (or a copy in bf16) and moments. A model's activations are what autograd would keep,
-    found by a pass over tensors that have shapes and no values.
+    A weight is held by its model, by a copy to begin again with, in the stack, as it was while a
+    graph is captured, and has a gradient (or a copy in bf16), what its update works in, and
+    moments; a gradient that is shortened is copied three times. A model's activations are what
+    autograd would keep, found by a pass over tensors that have shapes and no values.
     """
     trainings = for_each(training, len(models))
     weights = [
-        (4 + len(one.optimiser.MOMENTS)) * sum(p.numel() * p.element_size() for p in m.parameters())
+        (6 + 3 * (one.clip is not None) + len(one.optimiser.MOMENTS))
+        * sum(p.numel() * p.element_size() for p in m.parameters())
         for m, one in zip(models, trainings, strict=True)
     ]
     tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]

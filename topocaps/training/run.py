@@ -21,6 +21,7 @@ from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel, check_values
 from topocaps.machine import free_memory
+from topocaps.topography import Topography
 from topocaps.tracking import events_in, numbers
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
@@ -30,6 +31,8 @@ from topocaps.training.settings import Training, for_each
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
 from topocaps.wording import counted
+
+LOOKED_AT = 16  # sequences, before training
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Run:
     device: str
     folder: RunFolder | None
     failure: str | None = None  #: why the model is no longer finite; the others went on
+
+    def __repr__(self) -> str:
+        went = self.failure or f"{counted(len(self.history), 'epoch')} in {self.seconds:.0f} s"
+        where = "" if self.folder is None else f", in {self.folder.path}"
+        return f"Run({type(self.model).__name__}: {went} on {self.device}{where})"
 
     @property
     def best_epoch(self) -> int | None:
@@ -116,6 +124,11 @@ def fit_together(
     """
     sequences = Sequences.of(sequences)
     validation = None if validation is None else Sequences.of(validation)
+    for name, each in (("seeds", seeds), ("outs", outs), ("settings", settings)):
+        if each is not None and len(each) != len(models):
+            raise BadInput(f"there are {counted(len(models), 'model')} and {len(each)} {name}")
+    if len({id(model) for model in models}) < len(models):
+        raise BadInput("a model is trained once: give as many models as there are seeds")
     trainings = for_each(training, len(models))
     if validation is None and any(one.patience for one in trainings):
         raise BadInput("patience is with the bound on validation sequences: give some")
@@ -139,8 +152,10 @@ def fit_together(
     ]
     for n, member in enumerate(members):
         if member.folder is not None:
+            config = member.model.config
             own = {
-                "model": member.model.config,
+                "model": config,
+                **({} if config else {"networks": described(member.model)}),
                 "seed": member.seed,
                 "training": describe_training(member.training),
                 "products": member.training.precision.on(where).value,
@@ -260,12 +275,13 @@ def _train_group(
         # another program has taken what was free: go on in halves, from the last states
         for member, values in zip(group, before, strict=True):
             member.model.load_state_dict(values)
-        halves = group[: len(group) // 2], group[len(group) // 2 :]
-        return [
-            run
-            for half in halves
-            for run in _train_group(half, sequences, validation, where, watcher)
-        ]
+        found = {id(m): m.finished() for m in group if m.is_finished}  # some may have failed
+        for some in _by_step([m for m in group if id(m) not in found]).values():
+            middle = -(-len(some) // 2) if len(some) == len(group) else len(some)
+            for half in filter(None, (some[:middle], some[middle:])):
+                trained = _train_group(half, sequences, validation, where, watcher)
+                found |= {id(m): run for m, run in zip(half, trained, strict=True)}
+        return [found[id(member)] for member in group]
     runs = []
     for member, one in zip(group, progress, strict=True):
         if member.folder is not None and one.failed:
@@ -306,7 +322,7 @@ def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeMod
 def check(model: GenerativeModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
     images = sequences.images
-    x = next(sequences.batches(1)).x
+    x = next(sequences.batches(LOOKED_AT)).x
     for parameter in model.parameters():
         x = x.to(parameter.device)  # they meet on the device of the training
         break
@@ -344,6 +360,22 @@ def describe_device(where: torch.device) -> str:
     if where.type == "cuda":
         return torch.cuda.get_device_name(where)
     return f"{where.type}, {counted(torch.get_num_threads(), 'thread')}"
+
+
+def described(model: GenerativeModel) -> dict[str, Any]:
+    """What is known of a model with networks of your own: layers, topography, settings."""
+    told = {
+        name: repr(value)
+        for name, value in vars(model).items()
+        if isinstance(value, str | int | float | bool | Topography) and name[0] != "_"
+    }
+    layers = {
+        name: repr(module)
+        for name, module in model.named_modules()
+        if name and not any(True for _ in module.children())
+    }
+    likelihood = str(getattr(model, "likelihood", ""))
+    return {"kind": type(model).__name__, "likelihood": likelihood, **told, "layers": layers}
 
 
 def describe_training(training: Training) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from topocaps.generative import GenerativeModel
 from topocaps.networks import Linear
 from topocaps.pooling import TopographyStack, lattice
 from topocaps.sequence_model import SequenceModel
+from topocaps.topography import Topography
 
 
 class Stack:
@@ -37,8 +38,9 @@ class Stack:
             parameter = next(self.model.parameters())
             self.model.topography = TopographyStack(topographies, frames).to(parameter)  # type: ignore[assignment]
         for name, _ in self.members[0].named_parameters():
-            together = torch.stack([m.get_parameter(name).detach() for m in self.members])
-            _set(self.model, name, nn.Parameter(together))
+            own = [m.get_parameter(name) for m in self.members]
+            together = torch.stack([one.detach() for one in own])
+            _set(self.model, name, nn.Parameter(together, own[0].requires_grad))
         for name, _ in self.members[0].named_buffers(remove_duplicate=False):
             _set(self.model, name, torch.stack([m.get_buffer(name) for m in self.members]))
 
@@ -78,10 +80,13 @@ def by_architecture(
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
-        shapes = tuple((n, p.shape, model.rate_of(n)) for n, p in model.named_parameters())
+        shapes = tuple(
+            (n, p.shape, p.requires_grad, model.rate_of(n)) for n, p in model.named_parameters()
+        )
         sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
         training = None if trainings is None else trainings[place]
-        alone = None if _is_stackable(model) or (mapping and _maps(model)) else place
+        stacks = _is_stackable(model) or (mapping and _maps(model))
+        alone = None if stacks and _has_known_w(model) and not _shares(model) else place
         groups.setdefault((kind, shapes, sites, training, alone), []).append(place)
     return list(groups.values())
 
@@ -89,6 +94,17 @@ def by_architecture(
 def _maps(model: GenerativeModel) -> bool:
     """Whether its own class says that it can be mapped: what one inherits may not hold for it."""
     return bool(vars(type(model)).get("maps"))
+
+
+def _shares(model: GenerativeModel) -> bool:
+    """Whether parameters of it are one under two names."""
+    return len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
+
+
+def _has_known_w(model: GenerativeModel) -> bool:
+    """Whether its W is what settings say: not so where a topography of your own pools."""
+    own = getattr(model, "topography", None)
+    return not isinstance(own, Topography) or own.is_plain
 
 
 def _is_stackable(model: GenerativeModel) -> bool:
@@ -101,11 +117,12 @@ def _is_stackable(model: GenerativeModel) -> bool:
 
 
 def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """What a module was told, apart from tensors and other modules."""
+    """What a module was told, apart from tensors and other modules; a function is itself."""
     return tuple(
         (name, value)
         for name, value in vars(module).items()
         if isinstance(value, str | int | float | bool | tuple)
+        or (callable(value) and not isinstance(value, nn.Module))
     )
 
 

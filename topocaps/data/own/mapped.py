@@ -22,7 +22,7 @@ SAMPLE = 256  #: frames that stand for all of them
 _SAMPLE_BYTES = 2**26
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MappedSequences(SequenceSet):
     """Windows of ``window`` frames, every ``stride``, of clips in a memory-mapped array.
 

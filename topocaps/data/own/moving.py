@@ -17,7 +17,7 @@ TRANSFORMATIONS = ("rotation", "scale", "shift_x", "shift_y", "hue")
 REACH = 0.25  #: of a side, by which pictures are shifted at most, either way
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MovingImages(SequenceSet):
     """Pictures in a random pose, of which one factor runs through its values, coming round.
 

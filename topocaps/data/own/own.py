@@ -50,8 +50,11 @@ class Own:
         return said
 
 
-def split(own: Own, share: float = 0.2, seed: int = 0) -> tuple[SequenceSet, SequenceSet]:
+def split(
+    own: Own | SequenceSet, share: float = 0.2, seed: int = 0
+) -> tuple[SequenceSet, SequenceSet]:
     """(training, held-out) sequences, of different clips; of one clip alone, of different times.
+    Of what was read, or made of pictures.
 
     >>> from topocaps.data import read
     >>> train, held_out = split(read(torch.rand(10, 6, 1, 8, 8)))
@@ -61,7 +64,7 @@ def split(own: Own, share: float = 0.2, seed: int = 0) -> tuple[SequenceSet, Seq
     check_seed(seed)
     if not 0 < share < 1:
         raise BadInput(f"share must be between 0 and 1, not {share!r}")
-    sequences = own.sequences
+    sequences = own if isinstance(own, SequenceSet) else own.sequences
     if isinstance(sequences, MappedSequences) and sequences.scripts is None:
         if sequences.clips == 1:
             return sequences.in_time(share)
@@ -70,7 +73,7 @@ def split(own: Own, share: float = 0.2, seed: int = 0) -> tuple[SequenceSet, Seq
     if isinstance(sequences, MovingImages) and sequences.scripts is None:
         train, held_out = _sides(torch.arange(len(sequences.images)), share, seed)
         return sequences.of_clips(train), sequences.of_clips(held_out)
-    if not isinstance(sequences, Sequences) or own.clips is None:
+    if not isinstance(sequences, Sequences) or isinstance(own, SequenceSet) or own.clips is None:
         raise BadInput("only sequences that were read, or made of pictures, can be split")
     clips = own.clips.unique()
     if len(clips) == 1:
