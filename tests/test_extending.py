@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from test_export import quiet
 from test_training import FRAME, TOPOGRAPHY, frames, model
 from torch import nn
 from torch.distributions import Bernoulli, Independent, Laplace
@@ -11,6 +12,7 @@ from torch.distributions import Bernoulli, Independent, Laplace
 import topocaps as tc
 from topocaps import part_figures, study
 from topocaps.data import from_images, split
+from topocaps.export import export
 from topocaps.networks import Likelihood
 from topocaps.training.watching import Silent
 
@@ -132,7 +134,7 @@ def test_parts_are_drawn_of_images_and_of_sequences_of_one():
         part_figures.parts(two, torch.rand(3, 2, 12, 12))
 
 
+@quiet
 def test_networks_of_your_own_can_be_exported(tmp_path):
-    pytest.importorskip("onnxruntime")
-    found = tc.export.export(own(), tmp_path / "exported", frames=6)
+    found = export(own(), tmp_path / "exported", frames=6)
     assert max(found.differences.values()) < 1e-4
