@@ -117,7 +117,7 @@ def test_runs_of_one_name_are_columns_of_their_own(tmp_path):
     jobs = [study.Job(recipe, tmp_path / str(n), n) for n in range(2)]
     header, *_ = study.compare(list(study.run_jobs(jobs, device="cpu", reports=False)))
     name = recipe.name
-    assert header == ["", name, f"{name}, seed 1", f"{name}, untrained"]
+    assert header == ["", f"{name}, seed 0", f"{name}, seed 1", f"{name}, untrained"]
 
 
 def test_parts_are_drawn_of_images_and_of_sequences_of_one():
@@ -138,3 +138,23 @@ def test_parts_are_drawn_of_images_and_of_sequences_of_one():
 def test_networks_of_your_own_can_be_exported(tmp_path):
     found = export(own(), tmp_path / "exported", frames=6)
     assert max(found.differences.values()) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: model(norm="foo"), "norm must be one of none, weight, projected, not 'foo'"),
+        (lambda: model(likelihood="laplace"), "likelihood must be one of bernoulli, gaussian"),
+        (lambda: tc.Training(optimiser="adam"), r"optimiser must be Sgd\(…\) or Adam\(…\)"),
+    ],
+)
+def test_names_that_are_none_are_refused(wrong, message):
+    with pytest.raises(tc.BadInput, match=message):
+        wrong()
+
+
+def test_one_width_is_enough_and_no_words_are_a_call_for_help(command):
+    one = tc.TopographicVAE.mlp(FRAME, TOPOGRAPHY, hidden=8)
+    assert one.config == model().config
+    code, out, err = command()
+    assert code == 0 and "Usage:" in out and not err

@@ -96,8 +96,9 @@ def train(
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
     jobs = [study.Job(chosen, folder, seed + n) for n, folder in enumerate(folders)]
     finished = list(study.run_jobs(jobs, data, device, _say))
+    if finished:
+        _print_table(study.compare(finished))
     for run in finished:
-        _print_table(study.compare([run]))
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
     if len(finished) < len(jobs):
         raise NonFinite(f"{len(jobs) - len(finished)} of {len(jobs)} runs did not stay finite")
@@ -320,7 +321,7 @@ def main() -> None:
     """Run the command: 0 for success, 2 and one line for a user's mistake."""
     try:
         with steady_arithmetic():
-            code = app(standalone_mode=False)
+            code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except (Interrupted, KeyboardInterrupt) as stopped:
         _leave(str(stopped) or "interrupted", 130)
     except BadInput as error:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+from enum import StrEnum
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class TopocapsError(Exception):
@@ -25,6 +28,15 @@ def whole_number(name: str, value: Any) -> int:
     if number < 1 or isinstance(value, bool):
         raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
     return number
+
+
+def one_of(kind: type[Kind], name: str, value: Any) -> Kind:
+    """``value`` as one of a kind, or a sentence about ``name``."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise BadInput(f"{name} must be one of {known}, not {value!r}") from None
 
 
 def positive(name: str, value: Any) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from topocaps.arithmetic import seeded
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, one_of
 from topocaps.pooling import exact_product
 from topocaps.student_t import studentize
 from topocaps.topography import Topography
@@ -227,9 +227,5 @@ def _inverse_softplus(value: Tensor) -> Tensor:
 
 def learn(topography: Topography, learned: Learned | str) -> Topography | LearnedTopography:
     """The topography, or one that starts from it."""
-    try:
-        learned = Learned(learned)
-    except ValueError:
-        known = ", ".join(Learned)
-        raise BadInput(f"learned must be one of {known}, not {learned!r}") from None
+    learned = one_of(Learned, "learned", learned)
     return topography if learned is Learned.NOTHING else LearnedTopography(topography, learned)

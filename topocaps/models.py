@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, one_of, whole_number
 from topocaps.evidence import (
     Posterior,
 )
@@ -67,7 +67,7 @@ class TopographicVAE(SequenceModel):
         cls,
         frame_shape: tuple[int, ...],
         topography: Topography,
-        hidden: tuple[int, ...] | None = None,
+        hidden: int | tuple[int, ...] | None = None,
         mu: float = -30.0,
         norm: Norm | str = Norm.NONE,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
@@ -145,7 +145,7 @@ class VAE(SequenceModel):
         cls,
         frame_shape: tuple[int, ...],
         topography: Topography,
-        hidden: tuple[int, ...] | None = None,
+        hidden: int | tuple[int, ...] | None = None,
         norm: Norm | str = Norm.NONE,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
     ) -> Self:
@@ -178,14 +178,17 @@ class _Networks:
         self,
         frame_shape: tuple[int, ...],
         topography: Topography,
-        hidden: tuple[int, ...] | None,
+        hidden: int | tuple[int, ...] | None,
         norm: Norm | str,
         likelihood: Likelihood | str,
     ) -> None:
         self.frame_shape, self.topography = tuple(frame_shape), topography
         self.pixels, *widths = paper_widths(self.frame_shape, topography.latents)
-        self.widths = widths if hidden is None else list(hidden)
-        self.norm, self.likelihood = Norm(norm), Likelihood(likelihood)
+        if hidden is not None:
+            widths = [hidden] if isinstance(hidden, int) else list(hidden)
+        self.widths = [whole_number("hidden", width) for width in widths]
+        self.norm = one_of(Norm, "norm", norm)
+        self.likelihood = one_of(Likelihood, "likelihood", likelihood)
         self.latent_shape = (topography.capsules, *topography.shape)
 
     def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:

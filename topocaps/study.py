@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,14 +258,11 @@ def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
 
 def compare(runs: list[Finished]) -> list[list[str]]:
     """One table: every run, then the untrained control of the first."""
+    named = Counter(run.name for run in runs)
     columns: dict[str, Any] = {}
     for run in runs:
-        label = run.name
-        if label in columns:
-            label += f", seed {run.metrics['seed']}"
-        if label in columns:
-            label += f", {run.folder.path}"
-        columns[label] = run.metrics
+        label = run.name + f", seed {run.metrics['seed']}" * (named[run.name] > 1)
+        columns[label if label not in columns else f"{label}, {run.folder.path}"] = run.metrics
     columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
     return examination_of(runs[0].model).table(columns)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from topocaps.capsules.encoders import HEADS
 from topocaps.capsules.layers import TIGHTEST
-from topocaps.errors import BadInput, positive, whole_number
+from topocaps.errors import BadInput, one_of, positive, whole_number
 
 
 class Poses(StrEnum):
@@ -62,8 +62,4 @@ class PartWholeSettings:
             raise BadInput(f"tight must be more than {TIGHTEST}, where c ends, not {self.tight}")
         if self.width % HEADS:
             raise BadInput(f"width is divided among {HEADS} heads: {self.width} is not")
-        try:
-            object.__setattr__(self, "poses_are", Poses(self.poses_are))
-        except ValueError:
-            known = ", ".join(Poses)
-            raise BadInput(f"poses_are must be one of {known}, not {self.poses_are!r}") from None
+        object.__setattr__(self, "poses_are", one_of(Poses, "poses_are", self.poses_are))

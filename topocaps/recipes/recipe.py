@@ -9,7 +9,7 @@ from typing import Any
 from topocaps.arithmetic import seeded
 from topocaps.convolutional import convolutional
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, check_seed, whole_number
+from topocaps.errors import BadInput, check_seed, one_of, whole_number
 from topocaps.learned import Learned
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
@@ -66,12 +66,7 @@ class Recipe(BaseRecipe):
                     f"{self.topography.window}: what the model has seen is not unseen"
                 )
         for name, kind in (("norm", Norm), ("likelihood", Likelihood), ("learned", Learned)):
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, kind(value))
-            except ValueError:
-                known = ", ".join(kind)
-                raise BadInput(f"{name} must be one of {known}, not {value!r}") from None
+            object.__setattr__(self, name, one_of(kind, name, getattr(self, name)))
         if self.convolutional and (
             self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE
         ):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput, one_of, whole_number
 from topocaps.training.optimisers import Adam, Sgd
 from topocaps.training.precision import Precision
 
@@ -36,11 +36,9 @@ class Training:
                 object.__setattr__(self, name, whole_number(name, value))
         if self.clip is not None and not self.clip > 0:
             raise BadInput(f"clip must be above 0, not {self.clip}")
-        try:
-            object.__setattr__(self, "precision", Precision(self.precision))
-        except ValueError:
-            known = ", ".join(Precision)
-            raise BadInput(f"precision must be one of {known}, not {self.precision!r}") from None
+        if not isinstance(self.optimiser, Sgd | Adam):
+            raise BadInput(f"optimiser must be Sgd(…) or Adam(…), not {self.optimiser!r}")
+        object.__setattr__(self, "precision", one_of(Precision, "precision", self.precision))
 
     @property
     def pace(self) -> tuple[int, int, int | None]:
