@@ -315,3 +315,20 @@ def test_an_epoch_size_counts_sequences_not_steps():
     sequences = tc.Sequences.of(frames(20))
     training = replace(ADAM, epoch_size=10, epochs=2)
     assert train([model()], sequences, training)[0].step == 6
+
+
+def test_two_programs_do_not_train_into_one_folder(tmp_path):
+    out, seen = tmp_path / "run", []
+
+    class Greedy(Silent):
+        def epoch(self, record):
+            with pytest.raises(tc.BadInput, match="is being trained into already: wait, or"):
+                tc.fit(model(), frames(), training=SGD, out=out, watcher=Silent())
+            seen.append(record["epoch"])
+
+    tc.fit(model(), frames(), training=SGD, out=out, watcher=Greedy())
+    assert seen == [1, 2, 3, 4]
+    assert tc.fit(model(), frames(), training=SGD, out=out, watcher=Silent()).seconds > 0
+    twice = dict(training=SGD, seeds=[0, 0], outs=[tmp_path / "a"] * 2, watcher=Silent())
+    with pytest.raises(tc.BadInput, match="is being trained into already"):
+        tc.fit_together([model(), model()], frames(), **twice)

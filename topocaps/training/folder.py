@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from topocaps.files import make_folder, read_json, write_json
 from topocaps.version import __version__
 
 SCHEMA = 1
+fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,21 @@ class RunFolder:
         }
         make_folder(self.state.parent)
         write_json(self.recipe, {**settings, "versions": versions})
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else trains into the folder meanwhile, where the system can tell."""
+        with self.recipe.open() as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise BadInput(
+                        f"{self.path} is being trained into already: wait, or choose another folder"
+                    ) from None
+                except OSError:  # a file system without locks
+                    pass
+            yield
 
     def _record_products(self, before: dict[str, Any], now: str | None) -> None:
         """A run that goes on where products are made otherwise says so, if it is not finished."""

@@ -6,7 +6,7 @@ import gc
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,17 +165,22 @@ def fit_together(
     validation = None if validation is None else validation.to(where)
     watcher = watcher or on_terminal("training")
     runs = {id(m): m.finished() for m in members if m.is_finished}
-    for group in _by_step([m for m in members if id(m) not in runs]).values():
-        gc.collect()  # engines of the past
-        free = free_memory(where)
-        models = [member.model for member in group]
-        for places in split(models, sequences, [m.training for m in group], free):
-            part = [group[n] for n in places]
-            needs = plan([m.model for m in part], sequences, [m.training for m in part])
-            say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
-            trained = _train_group(part, sequences, validation, where, watcher)
-            for member, run in zip(part, trained, strict=True):
-                runs[id(member)] = run
+    left = [m for m in members if id(m) not in runs]
+    with ExitStack() as held:
+        for member in left:
+            if member.folder is not None:
+                held.enter_context(member.folder.alone())
+        for group in _by_step(left).values():
+            gc.collect()  # engines of the past
+            free = free_memory(where)
+            models = [member.model for member in group]
+            for places in split(models, sequences, [m.training for m in group], free):
+                part = [group[n] for n in places]
+                needs = plan([m.model for m in part], sequences, [m.training for m in part])
+                say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
+                trained = _train_group(part, sequences, validation, where, watcher)
+                for member, run in zip(part, trained, strict=True):
+                    runs[id(member)] = run
     return [runs[id(member)] for member in members]
 
 
