@@ -12,7 +12,7 @@ from topocaps import figures
 from topocaps.files import write_atomically
 from topocaps.models import VAE
 from topocaps.recipes import BaseRecipe, Recipe
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, DOES_NOT, IN_PART, OF_PARTS
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, DOES_NOT, IN_PART, OF_PARTS, Learned
 from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
 from topocaps.wording import counted
@@ -79,7 +79,9 @@ def _conclusions(results: Results) -> list[str]:
     for one in CONCLUSIONS:
         found = one.judge(results)
         if found.verdict is not None:
-            because = f". {one.why}" * (found.verdict in (DOES_NOT, IN_PART) and bool(one.why))
+            because = ""
+            if isinstance(one, Learned) and found.verdict in (DOES_NOT, IN_PART):
+                because = f". {one.why}"
             lines.append(f"| {one.text} | **{found.verdict}** | {found.found}{because} |")
     if not lines:
         return []

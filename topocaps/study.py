@@ -46,14 +46,13 @@ class Finished:
         folder = RunFolder(path)
         settings = folder.settings()
         if not folder.metrics.exists():
-            data_kind(path, settings)
-        model = load(path)
-        if not folder.metrics.exists():
+            data_kind(path, settings)  # else there is nothing to evaluate it on
+            load(path)  # unless it is not finished
             raise BadInput(f"{path} has not been evaluated: topocaps evaluate {path}")
         metrics = read_json(folder.metrics)
         if not isinstance(metrics, dict) or "seed" not in metrics:
             raise BadInput(f"{folder.metrics} is not what a run measured: remove it")
-        return cls(folder, settings, model, metrics)
+        return cls(folder, settings, load(path), metrics)
 
     @property
     def name(self) -> str:

@@ -179,7 +179,7 @@ def traversal(
         rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             shown = model.x_given_t(rolled)
-            _check(shown)
+            _check_bernoulli(shown)
             return -shown.log_prob(x)  # from logits: exact at any confidence
         return squared_error(model.decode(rolled), x)
 
@@ -197,7 +197,7 @@ def traversal(
     return _compared(cost, x, unseen, factors, model.likelihood, axis)
 
 
-def _check(distribution: Distribution) -> None:
+def _check_bernoulli(distribution: Distribution) -> None:
     """Refuse what is taken for Bernoulli and is not: its nats are not those of a mean frame."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist

@@ -46,7 +46,6 @@ class Better:
     that: BaseRecipe
     higher: tuple[Number, ...] = ()
     lower: tuple[Number, ...] = ()
-    why: str = ""  #: a conclusion changes
 
     @property
     def recipes(self) -> tuple[BaseRecipe, ...]:
@@ -105,7 +104,6 @@ class Within:
     numbers: tuple[Number, ...]
     least: float = -math.inf
     most: float = math.inf
-    why: str = ""
     control: bool = False  #: whether the untrained ones are shown, too
 
     @property
@@ -358,12 +356,14 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
     ),
     *(
         Better(
-            f"{told} has a lower E_eq than the VAE (6.3): {data}", recipe, recipes[-1],
-            lower=(_ERROR,),
+            f"{told} has a lower E_eq than the VAE (6.3): {data}",
+            _of(recipes, model), _of(recipes, "/vae"), lower=(_ERROR,),
         )
-        for data, recipes in (("MNIST", mnist.FINAL), ("sprites", dsprites.FINAL))
-        for told, recipe in (
-            ("A TVAE without coherence in time (L = 0)", recipes[-3]), ("A Bubble", recipes[-2])
+        for data, recipes, bubble in (
+            ("MNIST", mnist.FINAL, "/bubble-5_36"), ("sprites", dsprites.FINAL, "/bubble-1_3")
+        )
+        for told, model in (
+            ("A TVAE without coherence in time (L = 0)", "/tvae-0"), ("A Bubble", bubble)
         )
     ),
     Learned(

@@ -110,16 +110,15 @@ class Factored(Descent):
     def gradients(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> list[Tensor]:
-        _, inputs, back, turns, rest = self._back(sequences, uniform, noise)
-        by = [turn.by for turn in turns if turn is not None]
-        parts = [part for one in (*inputs, *back, *by) for part in one.split(len(self.stack))]
-        return [*parts, *rest]
+        _, found = self._back(sequences, uniform, noise)
+        by = [turn.by for turn in found.turns if turn is not None]
+        whole = (*found.inputs, *found.back, *by)
+        return [*(part for one in whole for part in one.split(len(self.stack))), *found.rest]
 
     def _back(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
-    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Sequence[Turn | None], Sequence[Tensor]]:
-        """The terms, what came into layers, what came back to them, how directions turn, and the
-        gradients of the rest."""
+    ) -> tuple[Tensor, Gradients]:
+        """The terms, and the way back."""
         frames = noise[0].shape[: -len(self.stack.model.drawn[0])].numel()
         for layer in self.layers:
             layer.expect(frames // len(self.stack))
@@ -134,27 +133,18 @@ class Factored(Descent):
         turns = [
             Turn(next(others), layer.squares) if layer.lengths else None for layer in self.layers
         ]
-        return terms, inputs, back, turns, list(others)
+        return terms, Gradients(inputs, back, turns, list(others))
 
     def step(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        terms, inputs, back, turns, gradients = self._back(sequences, uniform, noise)
-        shorter = None
-        if self.clips is not None:
-            shorter = self._shorter(self.clips, inputs, back, turns, gradients)
-        self._descend(inputs, back, turns, gradients, shorter)
+        terms, gradients = self._back(sequences, uniform, noise)
+        shorter = None if self.clips is None else self._shorter(self.clips, gradients)
+        self._descend(gradients, shorter)
         return terms[:, :-1].detach(), None if shorter is None else shorter > 0
 
     @torch.no_grad()
-    def _descend(
-        self,
-        inputs: Sequence[Tensor],
-        back: Sequence[Tensor],
-        turns: Sequence[Turn | None],
-        gradients: Sequence[Tensor],
-        shorter: Tensor | None,
-    ) -> None:
+    def _descend(self, gradients: Gradients, shorter: Tensor | None) -> None:
         """All layers at the same time: those of a small model do not fill a GPU one by one."""
         if isinstance(self.rule, Adam):
             self.count += 1
@@ -165,11 +155,11 @@ class Factored(Descent):
                 descend, self.rule, x, dy, layer.matrix, layer.held, layer.coarse,
                 size, spread, twice, turn,
             )
-            for x, dy, layer, turn in zip(inputs, back, self.layers, turns, strict=True)
+            for x, dy, turn, layer in zip(*gradients[:3], self.layers, strict=True)
         ]  # fmt: skip
 
         def the_rest() -> None:
-            gradient = torch.cat([g.reshape(len(self.stack), -1) for g in gradients], 1)
+            gradient = torch.cat([g.reshape(len(self.stack), -1) for g in gradients.rest], 1)
             if shorter is not None:
                 gradient = shorten(gradient, shorter)
             weights, *moments = self._flat
@@ -178,16 +168,10 @@ class Factored(Descent):
         side_by_side([*updates, the_rest], self.streams)
 
     @torch.no_grad()
-    def _shorter(
-        self,
-        clips: Tensor,
-        inputs: Sequence[Tensor],
-        back: Sequence[Tensor],
-        turns: Sequence[Turn | None],
-        others: Sequence[Tensor],
-    ) -> Tensor:
+    def _shorter(self, clips: Tensor, gradients: Gradients) -> Tensor:
         """The factor of each member's gradient; only those that have a clip are measured."""
         members, some = len(self.stack), self.clipped
+        inputs, back, turns, others = gradients
         found = [clips] * (len(inputs) + 1)
 
         def of_layer(n: int) -> None:
@@ -241,6 +225,15 @@ def _factored_bound(
     """The terms, and what came into each layer."""
     terms = bound(means, sequences, uniform, noise)
     return terms, [layer.came for layer in layers]
+
+
+class Gradients(NamedTuple):
+    """What the way back of a step gives: of weights, the factors of their gradients."""
+
+    inputs: Sequence[Tensor]  #: that came into layers
+    back: Sequence[Tensor]  #: what came back to them
+    turns: Sequence[Turn | None]  #: of their directions
+    rest: Sequence[Tensor]  #: gradients of what is no weight
 
 
 class Turn(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from topocaps.training.optimisers import Adam, Sgd
 
-STREAMS = 8  # different draws in one step
+STREAMS = 16  # different draws in one step
 
 
 @triton.jit
