@@ -38,7 +38,8 @@ Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
 - Minutes of training are as they were, also where other programs shared the GPU.
 - *holds*: a difference counts when it is more than two standard errors over seeds, where a single
   seed is given the spread of other models that were trained alike; a number that is to lie above a
-  limit does or does not, seed by seed. *In part*: in some of the numbers or seeds."""
+  limit does or does not, seed by seed. *In part*: in some of the numbers or seeds.
+  *Does not*: in none of them; one seed may be too few to show a small difference."""
 
 _CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
 
