@@ -14,7 +14,8 @@ from topocaps.examine import Measured
 from topocaps.examine.examination import Later
 from topocaps.examine.topographic import TopographicExamination
 from topocaps.recipes import RECIPES, find
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS, Learned
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
+from topocaps.recipes.judging import Learned
 from topocaps.recipes.tables import TABLES, Number
 from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables

@@ -12,7 +12,8 @@ from topocaps import figures
 from topocaps.files import write_atomically
 from topocaps.models import VAE
 from topocaps.recipes import BaseRecipe, Recipe
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, DOES_NOT, IN_PART, OF_PARTS, Learned
+from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
+from topocaps.recipes.judging import DOES_NOT, IN_PART, Learned
 from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
 from topocaps.wording import counted

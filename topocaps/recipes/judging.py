@@ -1,0 +1,187 @@
+"""How what the papers say is judged: kinds of statements about numbers of models."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from topocaps.recipes.base import BaseRecipe
+from topocaps.recipes.tables import Number
+
+HOLDS, IN_PART, DOES_NOT = "holds", "holds in part", "does not hold"
+UNDECIDED = "not decided: single seeds"
+ENOUGH = 2.0  # standard errors that make a difference
+
+
+class Measured(Protocol):
+    """What is known of models."""
+
+    def __call__(self, recipe: BaseRecipe, number: Number) -> Sequence[float]:
+        """A number, of every seed."""
+
+    def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
+        """Its standard deviation over seeds, of models trained alike; None if nobody knows."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found, and whether it is what the papers say."""
+
+    found: str
+    verdict: str | None  #: None while runs are missing
+
+
+@dataclass(frozen=True)
+class Better:
+    """``this`` has better numbers than ``that``: all of them, some, or none."""
+
+    text: str
+    this: BaseRecipe
+    that: BaseRecipe
+    higher: tuple[Number, ...] = ()
+    lower: tuple[Number, ...] = ()
+
+    @property
+    def recipes(self) -> tuple[BaseRecipe, ...]:
+        return self.this, self.that
+
+    def judge(self, measured: Measured) -> Verdict:
+        shown, good = [], []
+        for number in (*self.higher, *self.lower):
+            these, those = measured(self.this, number), measured(self.that, number)
+            if not these or not those:
+                return Verdict("", None)
+            sides = (self.this, number, these), (self.that, number, those)
+            more, less = sides if number in self.higher else sides[::-1]
+            good.append(_is_more(measured, more, less))
+            values = " against ".join(
+                f"{statistics.mean(v):,.{number.digits}f}" for v in (these, those)
+            )
+            shown.append(f"{number.label} {values}".replace("-", "−"))
+        return Verdict("; ".join(shown), _verdict(good))
+
+
+@dataclass(frozen=True)
+class Above:
+    """Numbers of a model lie above others, of the same model or of ``that``."""
+
+    text: str
+    this: BaseRecipe
+    pairs: tuple[tuple[Number, Number], ...]
+    that: BaseRecipe | None = None
+
+    @property
+    def recipes(self) -> tuple[BaseRecipe, ...]:
+        return self.this, self.that or self.this
+
+    def judge(self, measured: Measured) -> Verdict:
+        that = self.that or self.this
+        shown, good = [], []
+        for number, than in self.pairs:
+            these, those = measured(self.this, number), measured(that, than)
+            if not these or not those:
+                return Verdict("", None)
+            good.append(_is_more(measured, (self.this, number, these), (that, than, those)))
+            shown.append(
+                f"{number.label} {statistics.mean(these):,.{number.digits}f} against "
+                f"{than.label} {statistics.mean(those):,.{than.digits}f}"
+            )
+        return Verdict("; ".join(shown), _verdict(good))
+
+
+@dataclass(frozen=True)
+class Within:
+    """Numbers of models lie where the papers say: all of them, some, or none."""
+
+    text: str
+    these: tuple[BaseRecipe, ...]
+    numbers: tuple[Number, ...]
+    least: float = -math.inf
+    most: float = math.inf
+    control: bool = False  #: whether the untrained ones are shown, too
+
+    @property
+    def recipes(self) -> tuple[BaseRecipe, ...]:
+        return self.these
+
+    def judge(self, measured: Measured) -> Verdict:
+        shown, inside = [], []
+        for recipe in self.these:
+            for number in self.numbers:
+                values = measured(recipe, number)
+                if not values:
+                    return Verdict("", None)
+                inside += [self.least <= value <= self.most for value in values]
+                whose = f"{recipe.name.split('/')[-1]} " if len(self.these) > 1 else ""
+                told = ", ".join(f"{value:,.{number.digits}f}" for value in values)
+                if self.control and (before := measured(recipe, _untrained(number))):
+                    told += f" (untrained {statistics.mean(before):,.{number.digits}f})"
+                shown.append(f"{whose}{number.label} {told.replace('-', '−')}")
+        return Verdict("; ".join(shown), _verdict(inside))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Numbers of models are better than before their first step: of all models, some, or none."""
+
+    text: str
+    these: tuple[BaseRecipe, ...]
+    number: Number
+    lower: bool = False
+    why: str = ""
+
+    @property
+    def recipes(self) -> tuple[BaseRecipe, ...]:
+        return self.these
+
+    def judge(self, measured: Measured) -> Verdict:
+        before = _untrained(self.number)
+        shown, good = [], []
+        for recipe in self.these:
+            after, control = measured(recipe, self.number), measured(recipe, before)
+            if after and control:
+                sides = (recipe, self.number, after), (recipe, before, control)
+                more, less = sides[::-1] if self.lower else sides
+                good.append(_is_more(measured, more, less))
+                values = " from ".join(
+                    f"{statistics.mean(v):,.{self.number.digits}f}" for v in (after, control)
+                )
+                shown.append(f"{recipe.name} {values}")
+        if not good:
+            return Verdict("", None)
+        better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
+        found = f"{self.number.label}, better in {len(better)} of {len(good)} models"
+        return Verdict(f"{found}: {'; '.join(better or shown)}", _verdict(good))
+
+
+def _untrained(number: Number) -> Number:
+    return replace(number, path=("untrained", *number.path))
+
+
+def _verdict(good: Sequence[bool | None]) -> str:
+    if None in good:
+        return UNDECIDED
+    return HOLDS if all(good) else IN_PART if any(good) else DOES_NOT
+
+
+def _is_more(
+    measured: Measured,
+    more: tuple[BaseRecipe, Number, Sequence[float]],
+    less: tuple[BaseRecipe, Number, Sequence[float]],
+) -> bool | None:
+    """Whether the first mean is above the second by enough standard errors of their difference.
+
+    A single seed has the spread of other models that were trained alike; None where nobody knows
+    it.
+    """
+    squares = []
+    for recipe, number, values in (more, less):
+        spread = statistics.stdev(values) if len(values) > 1 else measured.spread(recipe, number)
+        if spread is None:
+            return None
+        squares.append(spread**2 / len(values))
+    first, second = (statistics.mean(values) for _, _, values in (more, less))
+    return first - second > ENOUGH * math.sqrt(sum(squares))
