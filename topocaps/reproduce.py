@@ -10,7 +10,8 @@ from topocaps import figures
 from topocaps.errors import BadInput
 from topocaps.examine import examination_of
 from topocaps.files import make_folder, read_json
-from topocaps.recipes import BaseRecipe
+from topocaps.networks import Norm
+from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.part_whole import PartWholeRecipe
 from topocaps.recipes.tables import TABLES, Number, Table
@@ -21,8 +22,9 @@ from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
 from topocaps.wording import counted
 
-#: a step of a model in a table, as measured: batches of 8, of 128, part-whole models
-H200_SECONDS = {"small": 113e-6, "large": 0.83e-3, "parts": 1.85e-3}
+#: a step of a model in a table, as measured: batches of 8, with normed weights, batches of 128,
+#: part-whole models
+H200_SECONDS = {"small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3}
 SMALL = 32  # sequences of a batch
 SEEDS = 3  # of a table in full
 
@@ -193,9 +195,12 @@ def _how_long(name: str, results: Results, epochs: int) -> str:
 def _on_an_h200(recipe: BaseRecipe) -> float:
     """Seconds of a model in the company of its table."""
     training = recipe.training
-    kind = "large" if training.batch > SMALL else "small"
     if isinstance(recipe, PartWholeRecipe):
         kind = "parts"
+    elif training.batch > SMALL:
+        kind = "large"
+    else:
+        kind = "normed" if isinstance(recipe, Recipe) and recipe.norm is not Norm.NONE else "small"
     steps = (training.epoch_size or 48_000) / training.batch * training.epochs
     first = 0.0 if recipe.start is None else _on_an_h200(recipe.start)
     return first + steps * H200_SECONDS[kind]
