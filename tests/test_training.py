@@ -67,7 +67,7 @@ def test_training_raises_the_bound(training):
     assert last["elbo"] == pytest.approx(parts, abs=1e-3)
 
 
-@pytest.mark.parametrize("stop", [1, 5, 7, 19])
+@pytest.mark.parametrize("stop", [1, 5, 7, 19, 20])
 @pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
 def test_a_run_stopped_at_any_step_ends_where_an_unstopped_one_does(tmp_path, training, stop):
     whole = tc.fit(model(), frames(), training=training, out=tmp_path / "whole", watcher=Silent())

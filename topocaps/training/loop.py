@@ -160,7 +160,7 @@ def train(
                     if on_epoch is not None:
                         on_epoch(progress)
                     watcher.epoch(shown.history[-1])
-                if interrupted.is_set() and step < steps and going():
+                if interrupted.is_set():  # also in the last step: more models may be to come
                     save()
                     raise Interrupted(f"stopped after step {step} of {steps}")
         finally:
