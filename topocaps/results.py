@@ -11,7 +11,7 @@ from typing import Any
 
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_json
-from topocaps.recipes import RECIPES, BaseRecipe
+from topocaps.recipes import RECIPES, BaseRecipe, Recipe
 from topocaps.recipes.tables import Number
 
 PUT_OFF = "put_off"  #: names of what a short run did not measure, as no table asked for it
@@ -105,15 +105,25 @@ class Results:
 
     def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
         """The median standard deviation over seeds, of models on the same data that are trained in
-        the same steps."""
-        kind = recipe.data, recipe.training.optimiser, recipe.training.pace
-        alike = [
-            other
-            for other in RECIPES.values()
-            if (other.data, other.training.optimiser, other.training.pace) == kind
-        ]
-        found = [values for other in alike if len(values := self(other, number)) > 1]
-        return statistics.median(map(statistics.stdev, found)) if found else None
+        the same steps: of those that see as much where there are any, else of all."""
+        steps, near = _steps(recipe), _coherence(recipe)
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for other in RECIPES.values():
+            if _steps(other) == steps and len(values := self(other, number)) > 1:
+                found[_coherence(other) == near].append(statistics.stdev(values))
+        spreads = found[True] or found[False]
+        return statistics.median(spreads) if spreads else None
+
+
+def _steps(recipe: BaseRecipe) -> object:
+    return recipe.data, recipe.training.optimiser, recipe.training.pace
+
+
+def _coherence(recipe: BaseRecipe) -> object:
+    """What a model sees of a sequence at once, and how it moves there."""
+    if not isinstance(recipe, Recipe):
+        return None
+    return recipe.model, recipe.topography.window, recipe.topography.velocity
 
 
 def _read(path: Path) -> dict[str, Any]:

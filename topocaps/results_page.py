@@ -31,7 +31,9 @@ Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
 - *untrained*: the same network before its first step, which is what a number owes to the structure
   that is built in (of a model that starts from another's weights, a fresh network).
 - *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame, below 0 worse than
-  that. Frames inside the window do not count, so a window over the whole sequence has none.
+  that. Frames inside a window do not count, so a window over the whole sequence has none. Models
+  of a table share one, of 5 frames in Table 1, 10 in Table 2, 13 in Tables 3 and 4, 12 in Table 5:
+  gains of different tables are of different frames.
 - CapCorr takes the most favourable start where a factor loops.
 - Of parts and wholes, t⁰ are the presences of wholes and A⁰ their poses.
 - Numbers are of MNIST's test images, and of held-out orbits of sprites; where these are *rendered*,
@@ -40,7 +42,7 @@ Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
 - *holds*: a difference counts when it is more than two standard errors over seeds, where a single
   seed is given the spread of other models that were trained alike; a number that is to lie above a
   limit does or does not, seed by seed. *In part*: in some of the numbers or seeds.
-  *Does not*: in none of them; one seed may be too few to show a small difference."""
+  *Not decided*: single seeds that differ by less than that, in either direction."""
 
 _CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
 

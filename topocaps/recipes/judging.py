@@ -162,9 +162,9 @@ def _untrained(number: Number) -> Number:
 
 
 def _verdict(good: Sequence[bool | None]) -> str:
-    if None in good:
-        return UNDECIDED
-    return HOLDS if all(good) else IN_PART if any(good) else DOES_NOT
+    if any(good):
+        return HOLDS if all(good) else IN_PART
+    return DOES_NOT if False in good else UNDECIDED
 
 
 def _is_more(
@@ -174,8 +174,8 @@ def _is_more(
 ) -> bool | None:
     """Whether the first mean is above the second by enough standard errors of their difference.
 
-    A single seed has the spread of other models that were trained alike; None where nobody knows
-    it.
+    A single seed has the spread of other models that were trained alike. None where single seeds
+    leave it open: nobody knows their spread, or it is larger than the difference.
     """
     squares = []
     for recipe, number, values in (more, less):
@@ -184,4 +184,5 @@ def _is_more(
             return None
         squares.append(spread**2 / len(values))
     first, second = (statistics.mean(values) for _, _, values in (more, less))
-    return first - second > ENOUGH * math.sqrt(sum(squares))
+    least, single = ENOUGH * math.sqrt(sum(squares)), 1 in (len(more[2]), len(less[2]))
+    return None if single and abs(first - second) <= least else first - second > least
