@@ -115,7 +115,8 @@ class Within:
                 if not values:
                     return Verdict("", None)
                 inside += [self.least <= value <= self.most for value in values]
-                whose = f"{recipe.name.split('/')[-1]} " if len(self.these) > 1 else ""
+                is_named = len(self.these) > 1 and number is self.numbers[0]
+                whose = f"{recipe.name.split('/')[-1]}: " if is_named else ""
                 told = ", ".join(f"{value:,.{number.digits}f}" for value in values)
                 if self.control and (before := measured(recipe, _untrained(number))):
                     told += f" (untrained {statistics.mean(before):,.{number.digits}f})"
