@@ -14,7 +14,7 @@ demo: $(READY)
 	$(BIN)/topocaps demo --out runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lint: $(READY)
 	$(BIN)/ruff check .
