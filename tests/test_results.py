@@ -14,8 +14,6 @@ from topocaps.examine import Measured
 from topocaps.examine.examination import Later
 from topocaps.examine.topographic import TopographicExamination
 from topocaps.recipes import RECIPES, find
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.recipes.judging import Learned
 from topocaps.recipes.tables import TABLES, Number
 from topocaps.reproduce import named, names, recipes_of
 from topocaps.reproduce import reproduce as run_tables
@@ -359,84 +357,6 @@ def test_the_strongest_image_of_a_site_is_found_over_all_batches():
     model = Reads.mlp((1, 2, 2), tc.Topography(1, (2, 2)), hidden=(2,))
     found = tc.metrics.strongest_images(model, tc.Sequences.of(images), batch=3)
     assert found.shape == (1, 2, 2) and found[0, 1, 0] == 5
-
-
-def test_claims_are_judged_by_their_numbers(tmp_path):
-    results = Results(tmp_path)
-    claim = CLAIMS[0]  # K = 3 beats K = 1 on MNIST: log p(x) and gain are higher
-
-    def keep(recipe, likelihoods, gains):
-        for seed, (likelihood, gain) in enumerate(zip(likelihoods, gains, strict=True)):
-            numbers = {"log_px_paper": likelihood, "log_px": likelihood, "traversal_gain": gain}
-            results.keep(recipe, seed, COMMON | numbers)
-
-    assert "Claims" not in write_page(results).read_text()
-    keep(claim.that, [-190.0, -191.0, -189.0], [-0.1, 0.0, 0.1])
-    for likelihoods, gains, verdict in (
-        ([-185.0, -186.0, -184.0], [0.8, 0.9, 1.0], "holds"),
-        ([-185.0, -186.0, -184.0], [-0.1, 0.0, 0.1], "holds in part"),
-        ([-190.1, -191.1, -189.1], [-0.2, -0.1, 0.0], "does not hold"),
-    ):
-        keep(claim.this, likelihoods, gains)
-        page = write_page(results).read_text()
-        line = next(line for line in page.splitlines() if claim.text in line)
-        assert f"| **{verdict}** |" in line and "against −190.0" in line
-
-
-def test_numbers_of_one_model_are_judged_beside_each_other(tmp_path):
-    results, claim = Results(tmp_path), OF_PARTS[1]  # free-form inference adds to what is read
-    for fitted, verdict in ((0.96, "holds"), (0.95, "does not hold"), (0.86, "does not hold")):
-        for seed, noise in enumerate((-0.001, 0.0, 0.001)):
-            read = {"amortised": 0.95 + noise, "optimised, refitted": fitted + noise}
-            numbers = {"free_form": {name: {"presences": value} for name, value in read.items()}}
-            results.keep(claim.this, seed, COMMON | numbers)
-        page = write_page(results).read_text()
-        line = next(line for line in page.splitlines() if claim.text in line)
-        assert f"| **{verdict}** |" in line and "against amortised 0.950" in line
-
-
-def test_single_seeds_are_judged_by_the_spread_of_others_or_not_at_all(tmp_path):
-    results, claim = Results(tmp_path), CLAIMS[0]
-
-    def keep(recipe, seed, likelihood):
-        numbers = {"log_px_paper": likelihood, "log_px": likelihood, "traversal_gain": -1.0}
-        results.keep(recipe, seed, COMMON | numbers)
-
-    def line():
-        page = write_page(results).read_text()
-        return next(line for line in page.splitlines() if claim.text in line)
-
-    keep(claim.this, 0, -190.0)
-    keep(claim.that, 0, -190.5)
-    assert "not decided: single seeds" in line()
-    for seed, likelihood in enumerate((-188.0, -188.1, -188.2)):  # trained otherwise
-        keep(find("mnist/fast/vae"), seed, likelihood)
-    assert "not decided: single seeds" in line()
-    for seed, likelihood in enumerate((-188.0, -189.0, -190.0)):  # a spread of 1
-        keep(find("mnist/camera-ready/vae"), seed, likelihood)
-    assert "not decided: single seeds" in line()  # one could have been the other
-    keep(claim.this, 0, -187.0)
-    assert "holds in part" in line()  # the likelihoods, and not the gain
-    keep(claim.this, 0, -194.0)
-    assert "does not hold" in line()
-    keep(claim.this, 0, -190.0)
-    for seed, likelihood in enumerate((-188.0, -188.1, -188.2)):  # which sees as much
-        keep(find("mnist/camera-ready/tvae-5_36"), seed, likelihood)
-    assert "holds in part" in line()
-
-
-def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
-    """E_eq of a trained model must be lower than that of the same model before its first step."""
-    results = Results(tmp_path)
-    learned = next(one for one in CONCLUSIONS if isinstance(one, Learned))
-    assert "Conclusions" not in write_page(results).read_text()
-    for trained, verdict in (([400, 410], "holds"), ([500, 510], "does not hold")):
-        for seed, error in enumerate(trained):
-            numbers = {"equivariance_error": error, "untrained": {"equivariance_error": 450 + seed}}
-            results.keep(learned.these[0], seed, COMMON | numbers)
-        page = write_page(results).read_text()
-        line = next(line for line in page.splitlines() if learned.text in line)
-        assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")
 
 
 def test_everything_that_can_be_reproduced_has_recipes():

@@ -32,8 +32,8 @@ from topocaps.training.stack import (
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
 LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
-#: gradients of bf16 products that are added in another order: .01 mostly, .08 where T is near 0
-#: (mu = 0: noise rounded to bf16 changes them by .07); compilers that err are off by more
+#: gradients of bf16 products that are added in another order: mostly .01 apart, .08 in a stack with
+#: mu = 0, where T is near 0 (noise that is rounded to bf16 changes those by .07)
 ALIKE = 0.15
 WORTH_COMPILING = 15_000  # steps: compiling takes half a minute or more, and about halves a step
 
