@@ -1,10 +1,13 @@
 """What the papers say is judged by numbers: it holds, in part, not, or nobody can tell."""
 
+from dataclasses import replace
+
 from test_results import COMMON
 
 from topocaps.recipes import find
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.recipes.judging import Learned
+from topocaps.recipes.judging import Better, Learned
+from topocaps.recipes.tables import Number
 from topocaps.results import Results
 from topocaps.results_page import write_page
 
@@ -84,3 +87,22 @@ def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
             results.keep(learned.these[0], seed, COMMON | numbers)
         line = judged(results, learned)
         assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")
+
+
+def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
+    results = Results(tmp_path)
+    bubble, vae, rolled = (
+        find(f"mnist/submission/{name}") for name in ("bubble-5_36", "vae", "tvae-5_36")
+    )
+    held = Number("held", ("held", "traversal_gain"), 2, like=("traversal_gain",))
+    for recipe, gain in ((bubble, -3.7), (vae, -7.0)):
+        results.keep(recipe, 0, COMMON | {"traversal_gain": gain, "held": {"traversal_gain": gain}})
+    claim = Better("stands for others", bubble, vae, higher=(held,))
+    assert claim.judge(results).verdict == "not decided: single seeds"
+    for seed, gain in enumerate((-6.0, -7.0, -8.0)):  # a spread of 1
+        results.keep(rolled, seed, COMMON | {"traversal_gain": gain})
+    assert claim.judge(results).verdict == "holds"
+    assert replace(claim, higher=(replace(held, like=()),)).judge(results).verdict != "holds"
+    for seed, gain in enumerate((-3.0, -7.0)):  # its own spread goes first
+        results.keep(rolled, seed, COMMON | {"held": {"traversal_gain": gain}})
+    assert claim.judge(results).verdict == "not decided: single seeds"

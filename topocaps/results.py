@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +105,18 @@ class Results:
 
     def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
         """The median standard deviation over seeds, of models on the same data that are trained in
-        the same steps: of those that see as much where there are any, else of all."""
+        the same steps: of those that see as much where there are any, else of all. Where no such
+        model has several seeds of the number, that of one like it."""
         steps, near = _steps(recipe), _coherence(recipe)
         found: dict[bool, list[float]] = {True: [], False: []}
         for other in RECIPES.values():
             if _steps(other) == steps and len(values := self(other, number)) > 1:
                 found[_coherence(other) == near].append(statistics.stdev(values))
-        spreads = found[True] or found[False]
-        return statistics.median(spreads) if spreads else None
+        if spreads := found[True] or found[False]:
+            return statistics.median(spreads)
+        return (
+            self.spread(recipe, replace(number, path=number.like, like=())) if number.like else None
+        )
 
 
 def _steps(recipe: BaseRecipe) -> object:

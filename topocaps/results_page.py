@@ -40,8 +40,9 @@ Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
   they are a re-rendering in dSprites' geometry, not dSprites.
 - Minutes of training are as they were, also where other programs shared the GPU.
 - *holds*: a difference counts when it is more than two standard errors over seeds, where a single
-  seed is given the spread of other models that were trained alike; a number that is to lie above a
-  limit does or does not, seed by seed. *In part*: in some of the numbers or seeds.
+  seed is given the spread of other models that were trained alike (a gain of t that is not rolled,
+  that of the gain); a number that is to lie above a limit does or does not, seed by seed.
+  *In part*: in some of the numbers or seeds.
   *Not decided*: single seeds that differ by less than that, in either direction."""
 
 _CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
