@@ -193,7 +193,10 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
             recipe, vae, higher=(_LIKELIHOOD, _BOUND),
         )
         for recipes, told in (
-            (mnist.FINAL, "Table 1"), (mnist.FIRST, "Table 4"), (mnist.FAST, "ours: Table 1, fast")
+            (mnist.FINAL, "Table 1"),
+            ((*mnist.CAUSES, *mnist.FINAL[-1:]), "Table 1, as released"),
+            (mnist.FIRST, "Table 4"),
+            (mnist.FAST, "ours: Table 1, fast"),
         )
         for vae in (_of(recipes, "/vae"),)
         for recipe in (_of(recipes, "/tvae-1_2"), _of(recipes, "/tvae-5_36"))
