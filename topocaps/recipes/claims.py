@@ -221,8 +221,8 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
             for recipe in recipes[:-1]
         ),
         _ERROR, lower=True,
-        why="E_eq is mostly as low before the first step: latents that share variances are alike "
-        "in any network. Traversals and their gain tell what was learned",
+        why="E_eq is mostly as low before the first step: where mu is far from 0, latents that "
+        "share variances are alike in any network. Traversals and their gain tell what was learned",
     ),
     Learned(
         "Capsules that roll with the input are learned: CapCorr is high (Tables 2, 5, L > 0)",
