@@ -45,7 +45,7 @@ _ERROR = Number("E_eq", ("equivariance_error",), 0)
 _EARLY = Number("ELBO after 10 epochs", ("elbo_by_epoch", "9"), 1)
 _ORGANISED = Number("neighbours of one class, more than shuffled", ("map", "excess"), 2)
 _ROLLING = dsprites.FIRST[:5]  # TVAEs, by L, which is above 0
-_BUBBLES = (  # that do not see whole sequences
+_BUBBLES = (  # that do not see whole sequences; the second is of the camera-ready, too
     ("MNIST", mnist.FIRST, ("/bubble-1_4", "/bubble-5_36")),
     ("sprites", dsprites.FIRST, ("/bubble-2_5", "/bubble-1_3", "/bubble-4_15", "/bubble-1_6")),
 )
