@@ -8,13 +8,13 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
-from topocaps.recipes.data import SOME, Data, Mnist
+from topocaps.recipes.data import SOME, Data, Mnist, data_settings
 from topocaps.training import Training
 from topocaps.training.run import describe_training
 
@@ -50,7 +50,7 @@ class BaseRecipe(ABC):
         """What a run folder records beside the model, the training and the seed."""
         return {
             "name": self.name,
-            "data": {"kind": type(self.data).__name__, **asdict(self.data)},
+            "data": data_settings(self.data),
             "claims": dict(self.claims),
             **({} if self.start is None else {"start": self.start._trained()}),
         }

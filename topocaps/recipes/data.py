@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from topocaps.data.mnist import Digits, digit_splits
+from topocaps.data.mnist import SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import growing_sprites, sprites
-from topocaps.data.transforms import MOTIONS, TransformedImages
+from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
 
 SOME = 500  # sequences of every factor, where not all are measured
@@ -91,18 +92,24 @@ class Mnist:
 
     evaluated: int | None = None  #: test sequences of each factor; all images where None
     motion: str = "single"  #: which factors move together
+    #: index (row and column) of the pixel about which digits turn and scale; the middle where None
+    centre: float | None = None
 
     def __post_init__(self) -> None:
         if self.evaluated is not None:
             whole_number("evaluated", self.evaluated)
         if self.motion not in MOTIONS:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
+        centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
+        object.__setattr__(self, "centre", centre)
 
     def load(self, folder: Path | None = None) -> Splits:
         motion = MOTIONS[self.motion]
-        return _of_mnist(
-            folder, lambda part: TransformedImages(part.images, motion), self.evaluated
-        )
+
+        def sequences(part: Digits) -> TransformedImages:
+            return TransformedImages(part.images, motion, centre=self.centre)
+
+        return _of_mnist(folder, sequences, self.evaluated)
 
 
 @dataclass(frozen=True)
@@ -191,3 +198,14 @@ DATA: dict[str, type[Data]] = {
     kind.__name__: kind
     for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist, OwnSequences)
 }
+
+
+def data_settings(data: Data) -> dict[str, Any]:
+    """The settings of the data as a run folder records them.
+
+    A centre is recorded only where it is set, so that records from before the setting still agree.
+    """
+    settings = {"kind": type(data).__name__, **asdict(data)}
+    if isinstance(data, Mnist) and data.centre is None:
+        del settings["centre"]
+    return settings

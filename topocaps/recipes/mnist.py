@@ -75,7 +75,7 @@ TOGETHER = tuple(
     )
     for motion, about in (
         ("combined", "rotation and hue move together (Fig. 1, 18)"),
-        ("perspective", "a digit leans round in space while its hue moves (Fig. 19)"),
+        ("perspective", "a digit turns in perspective while its hue moves (Fig. 19)"),
     )
 )
 
