@@ -21,8 +21,11 @@ def studentize(
     topography: Topography,
     mu: float | Tensor = 0.0,
     axis: int | None = None,
+    epsilon: float | Tensor = 0.0,
 ) -> Tensor:
-    r""":math:`T = (Z - \mu) / \sqrt{W U^2}`  (Eq. 6); all (batch, time, capsules, \*shape).
+    r""":math:`T = (Z - \mu) / \sqrt{W U^2 + \epsilon}` (Eq. 6), (batch, time, capsules, \*shape).
+
+    The paper has no ``epsilon``; its released code adds 1e-6 to every energy.
 
     Where latents move along several axes, roots of one energy an axis are added (Eq. 21), unless it
     is said along which ``axis``; of axes that are kept apart it has to be.
@@ -35,14 +38,14 @@ def studentize(
     if axis is None and topography.apart:
         raise BadInput("axes that are kept apart make a t each: say along which axis")
     axes = topography.axes if axis is None else (axis,)
-    energies = [topography.pool(u.square(), a).clamp_min(smallest) for a in axes]
+    energies = [(topography.pool(u.square(), a) + epsilon).clamp_min(smallest) for a in axes]
     if len(energies) == 1:
         return (z - mu) * energies[0].rsqrt()
     return (z - mu) / torch.stack([energy.sqrt() for energy in energies]).sum(0)
 
 
 class TopographicStudentT(Distribution):
-    r"""The prior of Eq. 6: :math:`T = (Z - \mu) / \sqrt{W U^2}` with standard normal Z and U.
+    r"""The prior of Eq. 6: :math:`T = (Z - \mu) / \sqrt{W U^2 + \epsilon}`, Z and U Gaussian.
 
     A draw has the shape (frames, capsules, \*shape). With :math:`\mu = 0` a
     :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom`` where
@@ -60,9 +63,15 @@ class TopographicStudentT(Distribution):
     arg_constraints = {}  # noqa: RUF012 (torch's convention)
     has_rsample = True
 
-    def __init__(self, topography: Topography, frames: int, mu: float | Tensor = 0.0) -> None:
+    def __init__(
+        self,
+        topography: Topography,
+        frames: int,
+        mu: float | Tensor = 0.0,
+        epsilon: float | Tensor = 0.0,
+    ) -> None:
         topography.check(frames)
-        self.topography, self.frames = topography, frames
+        self.topography, self.frames, self.epsilon = topography, frames, epsilon
         self.mu = mu if isinstance(mu, Tensor) else torch.tensor(float(mu))
         super().__init__(
             event_shape=Size((frames, topography.capsules, *topography.shape)), validate_args=False
@@ -83,8 +92,11 @@ class TopographicStudentT(Distribution):
             for shape in (self.topography.shape, self.topography.u_shape)
         )
         if not self.topography.apart:
-            return studentize(z, u, self.topography, self.mu)
-        ways = [studentize(z, u, self.topography, self.mu, axis) for axis in self.topography.axes]
+            return studentize(z, u, self.topography, self.mu, epsilon=self.epsilon)
+        ways = [
+            studentize(z, u, self.topography, self.mu, axis, self.epsilon)
+            for axis in self.topography.axes
+        ]
         which = torch.randint(len(ways), (*sample_shape, 1, 1), device=self.mu.device)
         return chosen(ways, which, len(self.topography.shape))
 
@@ -92,7 +104,8 @@ class TopographicStudentT(Distribution):
     def mean(self) -> Tensor:
         r""":math:`-\mu\, E[1 / \chi_\nu]`; undefined for one degree of freedom.
 
-        Where W is not of zeros and ones, or t has an energy an axis, that is near the mean.
+        Where W is not of zeros and ones, or t has an energy an axis, that is near the mean. The
+        mean and the variance are those without ``epsilon``, which lowers both by a little.
         """
         each = [_inverse_chi(nu) / axes for nu, axes in self._squares]
         return (-self.mu * (sum(each) / len(each))).expand(self.event_shape)

@@ -17,6 +17,7 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
+from topocaps.recipes.fingerprint import stable
 
 SOME = 500  # sequences of every factor, where not all are measured
 
@@ -50,6 +51,14 @@ class Sprites:
             raise BadInput(f"moving must be names of factors, not {self.moving!r}")
         object.__setattr__(self, "moving", moving)
 
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "sprites",
+            resolution=(self.resolution, None),
+            speed=(float(self.speed), 1.0),
+            moving=(self.moving, ()),
+        )
+
     def load(self, folder: Path | None = None) -> Splits:
         archive = self._archive(folder)
         source = "dSprites" if archive else "sprites (rendered)"
@@ -72,6 +81,9 @@ class GrowingSprites:
 
     def __post_init__(self) -> None:
         _check_resolution(self.resolution)
+
+    def identity(self) -> dict[str, Any]:
+        return stable("growing-sprites", resolution=(self.resolution, None))
 
     def load(self, folder: Path | None = None) -> Splits:
         found = growing_sprites(self.resolution)
@@ -103,6 +115,14 @@ class Mnist:
         centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
         object.__setattr__(self, "centre", centre)
 
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "mnist-sequences",
+            measured=(self.evaluated, None),
+            motion=(self.motion, "single"),
+            centre=(self.centre, None),
+        )
+
     def load(self, folder: Path | None = None) -> Splits:
         motion = MOTIONS[self.motion]
 
@@ -115,6 +135,9 @@ class Mnist:
 @dataclass(frozen=True)
 class StillMnist:
     """Digits as they are, grey and upright: sequences of one frame, with their class."""
+
+    def identity(self) -> dict[str, Any]:
+        return stable("mnist-images")
 
     def load(self, folder: Path | None = None) -> Splits:
         return _of_mnist(folder, _still)
@@ -139,6 +162,16 @@ class MovedMnist:
     @property
     def moves(self) -> Moves:
         return Moves(**asdict(self))
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "mnist-images-moved",
+            degrees=(self.degrees, 0.0),
+            canvas=(self.canvas, None),
+            shift=("ink stays on the canvas" if self.shift is None else self.shift, 0.0),
+            shear=(self.shear, 0.0),
+            scale=(self.scale, (1.0, 1.0)),
+        )
 
     def load(self, folder: Path | None = None) -> Splits:
         return _of_mnist(folder, lambda part: MovedDigits(part.images, part.classes, self.moves))
@@ -173,6 +206,20 @@ class OwnSequences:
         del settings["shift"]
         return read(settings.pop("path"), **settings, say=say)
 
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "files",
+            path=(self.path, None),
+            frames=(self.frames, None),
+            stride=(self.stride, None),
+            size=(self.size, None),
+            grey=(self.grey, None),
+            layout=(self.layout, None),
+            skip_bad=(self.skip_bad, False),
+            at_most=(self.at_most, None),
+            shift=(self.shift, 0),
+        )
+
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = split(self.read())
         if self.shift and isinstance(train, Sequences) and len(train.frame_shape) == 3:
@@ -198,14 +245,3 @@ DATA: dict[str, type[Data]] = {
     kind.__name__: kind
     for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist, OwnSequences)
 }
-
-
-def data_settings(data: Data) -> dict[str, Any]:
-    """The settings of the data as a run folder records them.
-
-    A centre is recorded only where it is set, so that records from before the setting still agree.
-    """
-    settings = {"kind": type(data).__name__, **asdict(data)}
-    if isinstance(data, Mnist) and data.centre is None:
-        del settings["centre"]
-    return settings

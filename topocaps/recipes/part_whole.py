@@ -11,6 +11,7 @@ from topocaps.errors import check_seed, whole_number
 from topocaps.models import VAE
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.data import MovedMnist, StillMnist
+from topocaps.recipes.fingerprint import of_part_whole, stable
 from topocaps.recipes.recipe import Recipe
 from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Training
@@ -37,6 +38,11 @@ class PartWholeRecipe(BaseRecipe):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "model": "PartWhole", "capsules": asdict(self.capsules)}
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | stable(
+            "part-whole", capsules=(of_part_whole(self.capsules), None), probed=(self.probed, None)
+        )
 
 
 def _claimed(**rows: tuple[tuple[float, float], ...]) -> dict[str, Any]:
