@@ -8,7 +8,7 @@ import torch
 import topocaps as tc
 from topocaps.building import build
 from topocaps.figures import learned as figure_of
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
 
 FRAME = (1, 4, 4)
 STARTS = {

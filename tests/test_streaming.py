@@ -122,11 +122,11 @@ def test_missing_frames_are_filled_by_rolling_the_nearest_one(velocity):
     held = model.fill(x, mask, rate=0.0)
     assert torch.equal(held[mask], x[mask]) and not torch.equal(held, x)
     for wrong in (mask[0], mask.tolist()):
-        with pytest.raises(tc.BadInput, match="True where a frame is there"):
+        with pytest.raises(tc.BadInput, match="True where a frame is present"):
             model.fill(x, wrong)
     with pytest.raises(tc.BadInput, match="no frame is there"):
         model.fill(x, torch.zeros(6, 6, dtype=torch.bool))
-    with pytest.raises(tc.BadInput, match="True where a frame is there"):
+    with pytest.raises(tc.BadInput, match="True where a frame is present"):
         tvae(tc.Topography(1, (5,)))(torch.rand(1, 3, *FRAME), torch.ones(1, 2, dtype=torch.bool))
 
 

@@ -86,7 +86,7 @@ def test_the_definition_term_by_term(topography, frames):
 
 def test_without_corners_the_ends_of_the_window_lose_a_site(monkeypatch):
     """The released code's W: a (window, window) band, which K = 3 leaves at two corners."""
-    monkeypatch.setattr("topocaps.topography.SMALL", 512)
+    monkeypatch.setattr("topocaps.latents.topography.SMALL", 512)
     cut, full = (Topography(2, (6,), (3,), window=5, corners=c) for c in (False, True))
     assert (cut.degrees_of_freedom, full.degrees_of_freedom) == (13, 15)
     u2 = latents(cut, 6)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from topocaps.data.sequences import there
 from topocaps.errors import BadInput, whole_number
+from topocaps.latents.masking import zero_missing
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def log_weights(
     samples = whole_number("samples", samples)
     if not hasattr(model, "posterior"):
         raise BadInput(f"a {type(model).__name__} has no importance weights: ask for its elbo")
-    x = there(x, mask)
+    x = zero_missing(x, mask)
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
     at_once = max(1, values_in_memory // x.numel())

@@ -13,7 +13,9 @@ from topocaps.errors import BadInput, one_of, whole_number
 from topocaps.evidence import (
     Posterior,
 )
-from topocaps.learned import Learned, LearnedTopography, learn
+from topocaps.latents.learned import Learned, LearnedTopography, learn
+from topocaps.latents.student_t import TopographicStudentT, studentize
+from topocaps.latents.topography import Topography
 from topocaps.networks import (
     FrameDecoder,
     GaussianEncoder,
@@ -24,8 +26,6 @@ from topocaps.networks import (
     paper_widths,
 )
 from topocaps.sequence_model import SequenceModel
-from topocaps.student_t import TopographicStudentT, studentize
-from topocaps.topography import Topography
 
 
 class TopographicVAE(SequenceModel):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from topocaps.data.sequences import there
 from topocaps.errors import BadInput
 from topocaps.evidence import (
     Draws,
@@ -21,10 +20,11 @@ from topocaps.evidence import (
     summed_out,
 )
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
+from topocaps.latents.masking import zero_missing
+from topocaps.latents.topography import Topography, chosen
 from topocaps.networks import Likelihood, Linear
 from topocaps.streaming import Stream
-from topocaps.topography import Topography, chosen
 
 
 class SequenceModel(GenerativeModel):
@@ -70,7 +70,7 @@ class SequenceModel(GenerativeModel):
         ``mask`` (batch, time) is True where a frame is there; the others, whatever they hold, take
         no part: their terms are 0, and the sum is a bound on the evidence of those that are.
         """
-        x = there(x, mask)
+        x = zero_missing(x, mask)
         self.check(x)
         return self.evidence(x, mask=mask)
 
@@ -120,13 +120,13 @@ class SequenceModel(GenerativeModel):
         are kept apart, it is that of the axis which a sequence went along, as far as it is told by
         its frames; in causal models, by those up to each.
         """
-        return self.settle(there(x, mask), self.encode_ways(x, sample, mask), mask)
+        return self.settle(zero_missing(x, mask), self.encode_ways(x, sample, mask), mask)
 
     def encode_ways(
         self, x: Tensor, sample: bool = False, mask: Tensor | None = None
     ) -> list[Tensor]:
         """The same for every way that a sequence may go."""
-        x = there(x, mask)
+        x = zero_missing(x, mask)
         self.check(x)
         q = self._posterior(x, mask)
         if sample:
@@ -178,13 +178,13 @@ class SequenceModel(GenerativeModel):
         there tell. Where sequences are ``closed``
         (as the topography's time is, unless it is said), the nearest may be round their ends.
         """
-        there(x, mask)
+        zero_missing(x, mask)
         if not mask.any(1).all():
             raise BadInput("a sequence of which no frame is there cannot be filled")
         own = self.rate if rate is None else rate
         ways = self.encode_ways(x, mask=mask)
         if self.topography.apart and axis is None:
-            axis = self.taken(there(x, mask), ways, mask)[:, -1:]
+            axis = self.taken(zero_missing(x, mask), ways, mask)[:, -1:]
         axes = self.axes_to_roll(axis, len(x)).to(x.device)
         t = self.way(ways, axes)
         closed = self.topography.cyclic and not self.topography.causal if closed is None else closed
@@ -193,7 +193,7 @@ class SequenceModel(GenerativeModel):
         nearest = far.argmin(2)
         lag = distance.expand_as(far).gather(2, nearest[..., None])[..., 0]
         found = t.gather(1, nearest.reshape(*nearest.shape, *(1,) * (t.ndim - 2)).expand_as(t))
-        filled = there(x, mask)
+        filled = zero_missing(x, mask)
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
             along = axes[here.nonzero()[:, 0]]

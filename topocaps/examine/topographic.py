@@ -19,7 +19,7 @@ from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.examine.digits import PROBED, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
 from topocaps.metrics import (
     accuracy_by_labels,
     evaluate,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, chosen, roll
+from topocaps.latents.topography import Topography, chosen, roll
 
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 

@@ -23,10 +23,10 @@ from torch.special import xlogy
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
+from topocaps.latents.topography import Topography
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.networks import Likelihood
 from topocaps.sequence_model import SequenceModel
-from topocaps.topography import Topography
 
 EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 

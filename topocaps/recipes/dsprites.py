@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from topocaps.latents.topography import Topography
 from topocaps.recipes.data import Sprites
 from topocaps.recipes.papers import CAMERA_READY, HELD, SUBMISSION, TRAINING, Columns
 from topocaps.recipes.recipe import Recipe
-from topocaps.topography import Topography
 
 _COLUMNS = Columns(
     base=Recipe(

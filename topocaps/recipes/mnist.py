@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from topocaps.latents.topography import Topography
 from topocaps.networks import Norm
 from topocaps.recipes.data import Mnist, StillMnist
 from topocaps.recipes.papers import CAMERA_READY, HELD, SUBMISSION, TRAINING, Columns
 from topocaps.recipes.recipe import Recipe
-from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Sgd, Training
 
 _COLUMNS = Columns(

@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.generative import GenerativeModel
+from topocaps.latents.pooling import TopographyStack
+from topocaps.latents.topography import Topography
 from topocaps.networks import lead
-from topocaps.pooling import TopographyStack
-from topocaps.topography import Topography
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
+from topocaps.latents.pooling import TopographyStack, lattice
+from topocaps.latents.topography import Topography
 from topocaps.networks import Linear
-from topocaps.pooling import TopographyStack, lattice
 from topocaps.sequence_model import SequenceModel
-from topocaps.topography import Topography
 
 
 class Stack:

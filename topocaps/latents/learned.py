@@ -13,9 +13,9 @@ from torch.nn.functional import pad, softplus
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput, one_of
-from topocaps.pooling import exact_product
-from topocaps.student_t import studentize
-from topocaps.topography import Topography
+from topocaps.latents.pooling import exact_product
+from topocaps.latents.student_t import studentize
+from topocaps.latents.topography import Topography
 
 NOTHING = -12.0  # of what softplus makes a weight: 6e-6, from which it can still grow
 A_TRIFLE = -8.0  # 3e-4 of every u²: with one square alone, t is too heavy-tailed to learn from

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from topocaps.errors import BadInput
 
 if TYPE_CHECKING:
-    from topocaps.topography import Topography
+    from topocaps.latents.topography import Topography
 
 NEAR = 1e-9  #: sites: nearer than that is there
 

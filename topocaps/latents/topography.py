@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.pooling import NEAR, capsule_matrix, pool_by, sums
+from topocaps.latents.pooling import NEAR, capsule_matrix, pool_by, sums
 
 SMALL = 512  # up to this many latents over time in a capsule, W of the capsule is simply multiplied
 

@@ -9,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, StudentT, constraints
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, chosen
+from topocaps.latents.topography import Topography, chosen
 
 #: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
 SMALLEST_ENERGY = 1e-12
