@@ -13,6 +13,7 @@ from topocaps.errors import BadInput, one_of, whole_number
 from topocaps.evidence import (
     Posterior,
 )
+from topocaps.latents.interface import TopographyLike
 from topocaps.latents.learned import Learned, LearnedTopography, learn
 from topocaps.latents.student_t import TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
@@ -53,7 +54,7 @@ class TopographicVAE(SequenceModel):
         z_given_x: nn.Module,
         u_given_x: nn.Module,
         x_given_t: nn.Module,
-        topography: Topography | LearnedTopography,
+        topography: TopographyLike,
         mu: float = -30.0,
         sparsity: float = 0.0,
     ) -> None:

@@ -20,9 +20,9 @@ from topocaps.evidence import (
     summed_out,
 )
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
-from topocaps.latents.learned import LearnedTopography
+from topocaps.latents.interface import TopographyLike
 from topocaps.latents.masking import zero_missing
-from topocaps.latents.topography import Topography, chosen
+from topocaps.latents.topography import chosen
 from topocaps.networks import Likelihood, Linear
 from topocaps.streaming import Stream
 
@@ -34,14 +34,14 @@ class SequenceModel(GenerativeModel):
     """
 
     terms: ClassVar = ("elbo", "log_px_given_t", "kl_z", "kl_u")
-    topography: Topography
+    topography: TopographyLike
     shares: ClassVar = True  #: u, over a window of frames
     sparsity = 0.0  #: nats for each unit of what capsules stand out by (not the papers')
 
-    def __init__(self, x_given_t: nn.Module, topography: Topography | LearnedTopography) -> None:
+    def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:
         super().__init__()
         self.x_given_t = x_given_t
-        self.topography = topography  # type: ignore[assignment]
+        self.topography = topography
 
     @property
     def drawn(self) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +13,14 @@ from torch.nn.functional import pad, softplus
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput, one_of
+from topocaps.latents.interface import DerivedTopography
 from topocaps.latents.pooling import exact_product
 from topocaps.latents.student_t import studentize
 from topocaps.latents.topography import Topography
 
-NOTHING = -12.0  # of what softplus makes a weight: 6e-6, from which it can still grow
-A_TRIFLE = -8.0  # 3e-4 of every u²: with one square alone, t is too heavy-tailed to learn from
+ZERO_LOGIT = -12.0  # of what softplus makes a weight: 6e-6, from which it can still grow
+SMALL_LOGIT = -8.0  # 3e-4 of every u²: with one square alone, t is too heavy-tailed to learn from
 SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hundred steps of Adam
-#: what is not learned, and is as where it starts
-_AS_AT_THE_START = (
-    "capsules", "shape", "u_shape", "axes", "reach", "window", "cyclic", "causal", "corners",
-    "apart", "latents", "beyond", "check", "frames_of", "roll", "is_small", "degrees_of_freedom",
-    "squares", "axis_of_each", "settings",
-)  # fmt: skip
 
 
 class Learned(StrEnum):
@@ -37,7 +32,7 @@ class Learned(StrEnum):
     VELOCITY = "velocity"  #: sites a frame, of every capsule, from the one that is given
 
 
-class LearnedTopography(nn.Module):
+class LearnedTopography(DerivedTopography, nn.Module):
     """A topography whose kernel is a parameter, of every capsule its own.
 
     The kernel (capsules, window, offsets) says how much of u² at time δ and so many sites from here
@@ -52,10 +47,10 @@ class LearnedTopography(nn.Module):
     near: Tensor
 
     def __init__(self, start: Topography, learned: Learned | str) -> None:
-        super().__init__()
+        super().__init__(start)
         if math.prod(start.shape) < 2:
             raise BadInput("capsules of one site have no W to learn")
-        self.start, self.learned = start, Learned(learned)
+        self.learned = Learned(learned)
         if self.learned is Learned.VELOCITY:
             if len(start.shape) > 1 or not start.cyclic:
                 raise BadInput("only cyclic capsules of one axis have velocities to learn")
@@ -71,25 +66,17 @@ class LearnedTopography(nn.Module):
         if self.learned is Learned.VELOCITY:
             self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name not in _AS_AT_THE_START:
-                raise
-            return getattr(self.start, name)
-
     @property
     def velocity(self) -> float:
         """Sites a frame: the mean of capsules', where these are learned; else as at the start."""
         if self.learned is Learned.VELOCITY:
             return self.velocities.mean().item()
-        return self.start.velocity
+        return super().velocity
 
     @property
     def rate(self) -> float | Tensor:
         """Sites a frame that capsules move: of each its own, where these are learned."""
-        return self.velocities.detach() if self.learned is Learned.VELOCITY else self.start.velocity
+        return self.velocities.detach() if self.learned is Learned.VELOCITY else super().rate
 
     @property
     def kernel(self) -> Tensor:
@@ -148,9 +135,9 @@ class LearnedTopography(nn.Module):
         with seeded(0):
             start = self.start
             z, u = torch.randn(2, draws, start.window, start.capsules, *start.u_shape)
-        own, z = cast(Topography, self), z[..., : start.shape[-1]]
+        z = z[..., : start.shape[-1]]
         axes = start.axes if start.apart else (None,)
-        t = torch.stack([studentize(z, u, own, mu, axis) for axis in axes])
+        t = torch.stack([studentize(z, u, self, mu, axis) for axis in axes])
         return t.median().item()
 
     def _one_of(self, axis: int | None) -> int | None:
@@ -216,7 +203,7 @@ class LearnedTopography(nn.Module):
                 else [far[0] + start.beyond[0]]
             )
             kernel[delta - start.time_offsets[0], self._place(far, sizes)] += weight
-        none = A_TRIFLE if from_identity else NOTHING
+        none = SMALL_LOGIT if from_identity else ZERO_LOGIT
         raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), none)
         return (raw / SHARP).expand(start.capsules, -1, -1).clone()
 

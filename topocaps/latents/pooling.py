@@ -3,61 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from topocaps.errors import BadInput
-
 if TYPE_CHECKING:
     from topocaps.latents.topography import Topography
 
 NEAR = 1e-9  #: sites: nearer than that is there
-
-
-class TopographyStack:
-    """The topographies of a stack of models: the same lattice, each model its own W.
-
-    Takes the place of a ``Topography`` in a model whose parameters have an axis in front.
-    """
-
-    def __init__(self, topographies: Sequence[Topography], frames: int) -> None:
-        first = topographies[0]
-        self.capsules, self.shape, self.u_shape = first.capsules, first.shape, first.u_shape
-        self.axes, self.apart, self.frames = first.axes, first.apart, frames
-        if len({lattice(t) for t in topographies}) > 1:
-            raise BadInput("models of one stack must have the same capsules and sites")
-        self.topographies, self._w = list(topographies), {}
-        if first.is_small(frames):
-            for axis in self.axes:
-                w = torch.stack([replace(t, capsules=1).matrix(frames, axis) for t in topographies])
-                # models 1 rows columns; a single model's tensors have no axis for the models
-                self._w[axis] = w[:, None] if len(w) > 1 else w[0]
-
-    def to(self, like: Tensor) -> TopographyStack:
-        """With W where ``like`` is, and of its kind."""
-        self._w = {axis: w.to(like.device, like.dtype) for axis, w in self._w.items()}
-        return self
-
-    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
-        """W applied to u²: (models, batch, time, capsules, *u_shape) to (…, *shape)."""
-        if self._w:
-            return pool_by(self._w[axis], energy, self.shape)
-        first, *others = self.topographies
-        if all(other == first for other in others):
-            return first.pool(energy, axis)
-        each = zip(self.topographies, energy, strict=True)
-        return torch.stack([topography.pool(one, axis) for topography, one in each])
-
-
-def lattice(topography: Topography) -> tuple[object, ...]:
-    """What topographies of one stack must have in common."""
-    moves = topography.axes, topography.apart
-    return topography.capsules, topography.shape, topography.u_shape, *moves
 
 
 def exact_product(energy: Tensor, w: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch.special import xlogy
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
-from topocaps.latents.topography import Topography
+from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.networks import Likelihood
 from topocaps.sequence_model import SequenceModel
@@ -109,7 +109,7 @@ def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
     return range((window - 1) // 2 + 1, frames - window // 2)
 
 
-def start_of(topography: Topography, window: int, frames: int, closed: bool) -> int:
+def start_of(topography: TopographyLike, window: int, frames: int, closed: bool) -> int:
     """The frame that is rolled: one whose whole window is there, where time has ends."""
     if topography.causal:
         return window - 1
@@ -208,7 +208,7 @@ def _check_bernoulli(distribution: Distribution) -> None:
         )
 
 
-def _other_axes(topography: Topography) -> Iterator[tuple[slice | int, int]]:
+def _other_axes(topography: TopographyLike) -> Iterator[tuple[slice | int, int]]:
     """Which capsules to try along which axis, where there are several: all of them, then each,
     unless axes are kept apart.
 
