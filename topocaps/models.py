@@ -46,8 +46,8 @@ class TopographicVAE(SequenceModel):
     """
 
     @property
-    def drawn(self) -> list[tuple[int, ...]]:
-        return [*super().drawn, (self.topography.capsules, *self.topography.u_shape)]
+    def noise_shapes(self) -> list[tuple[int, ...]]:
+        return [*super().noise_shapes, (self.topography.capsules, *self.topography.u_shape)]
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class TopographicVAE(SequenceModel):
         assert u is not None
         return studentize(z, u, self.topography, lead(self.mu, z))
 
-    def ways(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
+    def t_per_axis(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
         if not self.topography.apart:
             return [self.latents(z, u)]
         assert u is not None
@@ -130,7 +130,7 @@ class VAE(SequenceModel):
     0.0
     """
 
-    shares = False
+    couples_frames = False
 
     def __init__(
         self,

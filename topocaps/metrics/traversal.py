@@ -160,7 +160,7 @@ def traversal(
         )
     topography = model.topography
     with nullcontext() if seed is None else seeded(seed):
-        ways = model.encode_ways(x, sample=True)
+        per_axis = model.encode_per_axis(x, sample=True)
     closed = topography.cyclic if closed is None else closed
     start = start_of(topography, window, frames, closed)
     x = x.roll(-start, 1)
@@ -175,7 +175,7 @@ def traversal(
         unseen[:, lag] &= ~shown
 
     def cost_of_rolling(axis: Tensor) -> Tensor:
-        t = model.way(ways, axis)
+        t = model.select_axis(per_axis, axis)
         rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             shown = model.x_given_t(rolled)
