@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent, Normal
 
 from topocaps import VAE, BadInput, Topography, metrics
-from topocaps.latents.topography import roll
+from topocaps.latents.rolling import roll
 from topocaps.metrics.traversal import EDGE, Traversal, unseen_lags
 
 S = D = 6

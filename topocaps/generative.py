@@ -43,7 +43,8 @@ class GenerativeModel(nn.Module, ABC):
 
         Each is (batch, time), in nats.
 
-        ``noise``: function that returns standard normal numbers in the shape of its argument.
+        Args:
+            noise: function that returns standard normal numbers in the shape of its argument.
         """
 
     def forward(self, x: Tensor) -> Any:

@@ -22,7 +22,7 @@ from topocaps.evidence import (
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.masking import zero_missing
-from topocaps.latents.topography import chosen
+from topocaps.latents.rolling import chosen
 from topocaps.networks import Likelihood, Linear
 from topocaps.streaming import Stream
 
@@ -71,8 +71,9 @@ class SequenceModel(GenerativeModel):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Evidence:
         """Check the frames, then return the terms of the bound.
 
-        ``mask``: booleans (batch, time), True where a frame is present. The terms of missing frames
-        are 0, so the sum over time bounds the evidence of the frames that are present.
+        Args:
+            mask: booleans (batch, time), True where a frame is present. The terms of missing frames
+                are 0, so the sum over time bounds the evidence of the frames that are present.
         """
         x = zero_missing(x, mask)
         self.check(x)
@@ -83,8 +84,9 @@ class SequenceModel(GenerativeModel):
     ) -> Evidence:
         """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs.
 
-        ``noise``: function that returns standard normal numbers in the shape of its argument.
-        ``mask``: as in ``forward``.
+        Args:
+            noise: function that returns standard normal numbers in the shape of its argument.
+            mask: as in ``forward``.
         """
         q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
@@ -124,10 +126,11 @@ class SequenceModel(GenerativeModel):
 
         If the topography keeps axes apart, t is that of the axis that ``inferred_axis`` finds.
 
-        ``sample``: draw z and u from the posterior. By default z is its mean and u² is the mean of
-        u²: the squared mean plus the variance. (With the squared mean alone, the t of an untrained
-        model is many times too large.)
-        ``mask``: as in ``forward``.
+        Args:
+            sample: draw z and u from the posterior. By default z is its mean and u² is the mean of
+                u²: the squared mean plus the variance. (With the squared mean alone, the t of an
+                untrained model is many times too large.)
+            mask: as in ``forward``.
         """
         per_axis = self.encode_per_axis(x, sample, mask)
         return self.most_likely(zero_missing(x, mask), per_axis, mask)
@@ -204,13 +207,14 @@ class SequenceModel(GenerativeModel):
         A missing frame is decoded from the t of the nearest frame that is present, rolled by
         ``rate`` sites for each frame between them.
 
-        ``mask``: booleans (batch, time), True where a frame is present.
-        ``rate``: sites a frame; by default the model's own ``rate``.
-        ``axis``: axis to roll along, for all capsules or for each: (capsules,), or
-        (batch, capsules). It is required if capsules move along several axes, unless the topography
-        keeps axes apart: then it is inferred from the frames that are present.
-        ``closed``: whether the last frame is followed by the first, so that the nearest frame may
-        be round the end; by default it follows from the topography.
+        Args:
+            mask: booleans (batch, time), True where a frame is present.
+            rate: sites a frame; by default the model's own ``rate``.
+            axis: axis to roll along: one for all, (capsules,) or (batch, capsules). It is required
+                if capsules move along several axes, unless the topography keeps axes apart: then
+                it is inferred from the frames that are present.
+            closed: whether the last frame is followed by the first, so that the nearest frame may
+                be round the end; by default it follows from the topography.
         """
         filled = zero_missing(x, mask)
         if not mask.any(1).all():
@@ -241,8 +245,9 @@ class SequenceModel(GenerativeModel):
     def axes_to_roll(self, axis: int | Sequence[int] | Tensor | None, batch: int) -> Tensor:
         """Return the axis to roll along for every capsule of every sequence: (batch, capsules).
 
-        ``axis``: one for all, or (capsules,), (batch, capsules) or (batch, 1). None means the first
-        axis, and is refused if capsules move along several.
+        Args:
+            axis: one for all, or (capsules,), (batch, capsules) or (batch, 1). None means the first
+                axis, and is refused if capsules move along several.
         """
         if axis is None and len(self.topography.axes) > 1:
             any_of = " or ".join(map(str, self.topography.axes))
@@ -286,7 +291,8 @@ class SequenceModel(GenerativeModel):
     def check(self, x: Tensor, whole: bool = True) -> None:
         """Raise `BadInput` if this model cannot take these frames.
 
-        ``whole``: also refuse sequences shorter than the window.
+        Args:
+            whole: also refuse sequences shorter than the window.
         """
         if not isinstance(x, Tensor):
             raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
@@ -306,7 +312,8 @@ class SequenceModel(GenerativeModel):
 def _distances(frames: int, closed: bool) -> Tensor:
     """Return the frames from every frame (column) to every other (row), signed.
 
-    ``closed``: take the shorter way round the end of the sequence.
+    Args:
+        closed: take the shorter way round the end of the sequence.
     """
     frame = torch.arange(frames)
     distance = frame[:, None] - frame
@@ -319,7 +326,8 @@ def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
     It is the root of the summed squared deviations, added over capsules: a group lasso, under which
     few capsules vary and the others are flat.
 
-    ``axes``: number of tensor axes of a frame's latents.
+    Args:
+        axes: number of tensor axes of a frame's latents.
     """
     sites = t.flatten(1 - axes)
     apart = sites - sites.mean(-1, keepdim=True)

@@ -76,11 +76,12 @@ class Stream:
     ) -> Tensor:
         """Return the frames that come next, (batch, frames, *frame), from the last t, rolled.
 
-        ``frames``: how many frames to predict.
-        ``rate``: sites a frame; by default the model's own ``rate``, which is 0 for a VAE.
-        ``axis``: axis to roll along, for all capsules or for each: (capsules,), or
-        (batch, capsules). It is required if capsules move along several axes, unless the topography
-        keeps axes apart: then it is inferred from the frames so far.
+        Args:
+            frames: how many frames to predict.
+            rate: sites a frame; by default the model's own ``rate``, which is 0 for a VAE.
+            axis: axis to roll along: one for all, (capsules,) or (batch, capsules). It is required
+                if capsules move along several axes, unless the topography keeps axes apart: then
+                it is inferred from the frames so far.
         """
         if self.t is None:
             raise BadInput("the stream has no frames yet: call it with a frame before predict")

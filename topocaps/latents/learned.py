@@ -1,4 +1,4 @@
-"""Topographies that are learned: the weights of W, or how fast each capsule moves."""
+"""Topographies with parameters: the weights of W, or the velocity of every capsule."""
 
 from __future__ import annotations
 
@@ -18,29 +18,36 @@ from topocaps.latents.pooling import exact_product
 from topocaps.latents.student_t import studentize
 from topocaps.latents.topography import Topography
 
-ZERO_LOGIT = -12.0  # of what softplus makes a weight: 6e-6, from which it can still grow
-SMALL_LOGIT = -8.0  # 3e-4 of every u²: with one square alone, t is too heavy-tailed to learn from
-SHARP = 10.0  # times the parameter: a weight grows from nothing within a few hundred steps of Adam
+#: Logit of the weights that are 0 at first: softplus makes it 6e-6, which can still grow.
+ZERO_LOGIT = -12.0
+#: The same beside the identity: 3e-4. With one square alone, t has too heavy tails to learn from.
+SMALL_LOGIT = -8.0
+#: Factor from the parameter to the logit, so that a weight of 0 grows in a few hundred Adam steps.
+SHARP = 10.0
 
 
 class Learned(StrEnum):
-    """What of a topography is learned with the model."""
+    """Which part of a topography is learned with the model."""
 
     NOTHING = "nothing"
-    WEIGHTS = "weights"  #: W, from the one that is given
-    FROM_IDENTITY = "from-identity"  #: W over the same window, from sharing nothing
-    VELOCITY = "velocity"  #: sites a frame, of every capsule, from the one that is given
+    WEIGHTS = "weights"  #: the weights of W, starting from those of the topography
+    FROM_IDENTITY = "from-identity"  #: the weights of W, starting from the identity
+    VELOCITY = "velocity"  #: the velocity of every capsule, starting from that of the topography
 
 
 class LearnedTopography(DerivedTopography, nn.Module):
-    """A topography whose kernel is a parameter, of every capsule its own.
+    """A topography with a learned kernel for every capsule.
 
-    The kernel (capsules, window, offsets) says how much of u² at time δ and so many sites from here
-    counts: W is the same everywhere, in time and along the capsule. Offsets are all sites of cyclic
-    capsules; of open ones, those that U has room for. Capsules that move along several axes have a
-    kernel along each. In all else it is the topography it starts from (``start``), and takes its
-    place in a model. A weight is a softplus, so none is below 0; those that are 0 in ``start``
-    begin at 6e-6, as what is exactly 0 would stay there, and beside the identity at 3e-4.
+    The kernel (capsules, window, offsets) holds the weight of u² by its offset in time and in
+    sites, so that W is stationary in time and along the capsule. A cyclic capsule has as many
+    offsets as sites; an open one has those within U. Capsules that move along several axes have a
+    kernel along each. Learned weights are softplus values and thus positive. Those that are 0 in
+    ``start`` begin at 6e-6, since at exactly 0 they would have no gradient, or at 3e-4 beside the
+    identity.
+
+    Args:
+        start: the topography to start from, which also supplies everything but W.
+        learned: what is a parameter: the weights or the velocities.
     """
 
     time: Tensor
@@ -49,72 +56,75 @@ class LearnedTopography(DerivedTopography, nn.Module):
     def __init__(self, start: Topography, learned: Learned | str) -> None:
         super().__init__(start)
         if math.prod(start.shape) < 2:
-            raise BadInput("capsules of one site have no W to learn")
+            raise BadInput("learned needs capsules of at least 2 sites")
         self.learned = Learned(learned)
         if self.learned is Learned.VELOCITY:
             if len(start.shape) > 1 or not start.cyclic:
-                raise BadInput("only cyclic capsules of one axis have velocities to learn")
+                raise BadInput("learned=velocity needs cyclic capsules of one axis")
             if not start.corners:
-                raise BadInput("a band whose corners are cut has velocity 1, and none to learn")
-        # on the device with the parameters: nothing is copied there while a graph is captured
+                raise BadInput("learned=velocity needs corners=True")
+        # buffers follow the parameters to a device: copies would break the capture of a CUDA graph
         for name, offsets in (("time", start.time_offsets), ("near", start.reach_offsets(0))):
             self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
         for axis in start.axes:
-            self.register_buffer(f"further{axis or ''}", self._further(axis), persistent=False)
+            self.register_buffer(
+                f"offset_index{axis or ''}", self._offset_index(axis), persistent=False
+            )
             if self.learned is not Learned.VELOCITY:
-                self.register_parameter(f"raw{axis or ''}", nn.Parameter(self._raw(axis)))
+                self.register_parameter(f"raw{axis or ''}", nn.Parameter(self._initial_raw(axis)))
         if self.learned is Learned.VELOCITY:
             self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
 
     @property
     def velocity(self) -> float:
-        """Sites a frame: the mean of capsules', where these are learned; else as at the start."""
+        """Sites by which activity moves in a frame: the mean over capsules, if it is learned."""
         if self.learned is Learned.VELOCITY:
             return self.velocities.mean().item()
         return super().velocity
 
     @property
     def rate(self) -> float | Tensor:
-        """Sites a frame that capsules move: of each its own, where these are learned."""
+        """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
         return self.velocities.detach() if self.learned is Learned.VELOCITY else super().rate
 
     @property
     def kernel(self) -> Tensor:
-        """The weights, none below 0: (capsules, window, offsets); of several axes, the first's."""
+        """The kernel of the first axis: non-negative weights (capsules, window, offsets)."""
         return self.kernel_along(self.start.axes[0])
 
     def kernel_along(self, axis: int | None) -> Tensor:
-        """The weights of an energy."""
+        """Return the kernel of an axis: non-negative weights (capsules, window, offsets)."""
         if self.learned is not Learned.VELOCITY:
             return softplus(SHARP * getattr(self, f"raw{axis or ''}"))
         place = self.velocities[:, None, None, None] * self.time[:, None, None]
         sites = self.start.shape[0]
         offset = torch.arange(sites, device=place.device)[:, None] - place - self.near
-        apart = (offset + sites / 2).remainder(sites) - sites / 2  # the short way round
-        return (1 - apart.abs()).clamp_min(0).sum(-1)
+        distance = (offset + sites / 2).remainder(sites) - sites / 2  # the shorter way round
+        return (1 - distance.abs()).clamp_min(0).sum(-1)
 
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
-        """W applied to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape)."""
-        frames, axis = self.start.frames_of(energy), self._one_of(axis)
-        w = self._matrices(frames, axis)  # capsules (time *sites) (time *sites)
+        """Apply W to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape)."""
+        frames, axis = self.start.frames_of(energy), self._kernel_axis(axis)
+        w = self._capsule_matrices(frames, axis)  # capsules (time *sites) (time *sites)
         if energy.dtype != w.dtype:
-            raise BadInput(f"energies are {energy.dtype}, the weights that pool them {w.dtype}")
-        dims = self._span(axis)
+            raise BadInput(f"pool takes the type of its weights, {w.dtype}, not {energy.dtype}")
+        dims = self._axes_of_kernel(axis)
         capsule, wide = -len(self.start.shape) - 1, len(dims) + 1
-        here = (capsule, capsule - 1, *(dim - len(self.start.shape) for dim in dims))
-        there = (0, *range(-wide, 0))
-        each = energy.movedim(here, there)  # capsules … time *sites
-        pooled = exact_product(each.flatten(-wide).reshape(len(w), -1, w.shape[-1]), w.mT)
+        before = (capsule, capsule - 1, *(dim - len(self.start.shape) for dim in dims))
+        after = (0, *range(-wide, 0))
+        moved = energy.movedim(before, after)  # capsules … time *sites
+        pooled = exact_product(moved.flatten(-wide).reshape(len(w), -1, w.shape[-1]), w.mT)
         sites = (self.start.shape[dim] for dim in dims)
-        return pooled.reshape(*each.shape[:-wide], frames, *sites).movedim(there, here)
+        return pooled.reshape(*moved.shape[:-wide], frames, *sites).movedim(after, before)
 
     def matrix(self, frames: int, axis: int | None = None) -> Tensor:
-        """The same W, dense, over (time, capsule, *site)."""
+        """Return W as a dense matrix over (time, capsule, *site)."""
         self.start.check(frames)
-        axis = self._one_of(axis)
-        dims = self._span(axis)
+        axis = self._kernel_axis(axis)
+        dims = self._axes_of_kernel(axis)
         others = [dim for dim in range(len(self.start.shape)) if dim not in dims]
-        parts = self._matrices(frames, axis).unflatten(-1, (frames, -1)).unflatten(1, (frames, -1))
+        matrices = self._capsule_matrices(frames, axis)
+        parts = matrices.unflatten(-1, (frames, -1)).unflatten(1, (frames, -1))
         every, beside = (
             torch.eye(n, dtype=parts.dtype, device=parts.device)
             for n in (len(parts), math.prod(self.start.shape[dim] for dim in others))
@@ -131,7 +141,7 @@ class LearnedTopography(DerivedTopography, nn.Module):
 
     @torch.no_grad()
     def typical(self, mu: float, draws: int = 256) -> float:
-        """The median of t under the prior, from draws that are always the same."""
+        """Return the median of t under the prior, estimated from draws with a fixed seed."""
         with seeded(0):
             start = self.start
             z, u = torch.randn(2, draws, start.window, start.capsules, *start.u_shape)
@@ -140,28 +150,32 @@ class LearnedTopography(DerivedTopography, nn.Module):
         t = torch.stack([studentize(z, u, self, mu, axis) for axis in axes])
         return t.median().item()
 
-    def _one_of(self, axis: int | None) -> int | None:
-        """Of the axes along which there is a kernel."""
+    def _kernel_axis(self, axis: int | None) -> int | None:
+        """Return the axis of a kernel, or raise `BadInput` if there is no kernel along it."""
         if len(self.start.axes) == 1:
             return self.start.axes[0]
         if axis not in self.start.axes:
-            raise BadInput(f"axis {axis} is not one of {len(self.start.axes)} that have a W")
+            raise BadInput(f"axis must be one of {self.start.axes}, not {axis}")
         return axis
 
-    def _span(self, axis: int | None) -> tuple[int, ...]:
-        """The axes of a capsule that a kernel runs over."""
+    def _axes_of_kernel(self, axis: int | None) -> tuple[int, ...]:
+        """Return the axes of a capsule that a kernel extends over."""
         return tuple(range(len(self.start.shape))) if axis is None else (axis,)
 
-    def _offsets(self, axis: int | None) -> tuple[int, ...]:
-        """How many there are along each of these."""
+    def _shape_of_kernel(self, axis: int | None) -> tuple[int, ...]:
+        """Return the number of a kernel's offsets along each of its axes."""
         start = self.start
         return tuple(
-            start.shape[n] if start.cyclic else 1 + sum(start.beyond) for n in self._span(axis)
+            start.shape[n] if start.cyclic else 1 + sum(start.beyond)
+            for n in self._axes_of_kernel(axis)
         )
 
-    def _further(self, axis: int | None) -> Tensor:
-        """Which offset every site of U is at, seen from every site of Z; beyond all: one more."""
-        sizes, dims = self._offsets(axis), self._span(axis)
+    def _offset_index(self, axis: int | None) -> Tensor:
+        """Return the index of the offset from every site of Z to every site of U.
+
+        Sites of U beyond all offsets have the index after the last.
+        """
+        sizes, dims = self._shape_of_kernel(axis), self._axes_of_kernel(axis)
         z, u = (
             torch.cartesian_prod(*(torch.arange(shape[dim]) for dim in dims)).view(-1, len(dims))
             for shape in (self.start.shape, self.start.u_shape)
@@ -169,42 +183,43 @@ class LearnedTopography(DerivedTopography, nn.Module):
         far = u - z[:, None]  # of Z, of U, dims; the first site of U is as far before as it goes
         far = far % torch.tensor(sizes) if self.start.cyclic else far
         inside = ((far >= 0) & (far < torch.tensor(sizes))).all(-1)
-        return torch.where(inside, self._place(far.unbind(-1), sizes), math.prod(sizes))
+        return torch.where(inside, self._flat_index(far.unbind(-1), sizes), math.prod(sizes))
 
     @staticmethod
-    def _place(offsets: Sequence[Any], sizes: Sequence[int]) -> Any:
-        """Of an offset, in the kernel."""
+    def _flat_index(offsets: Sequence[Any], sizes: Sequence[int]) -> Any:
+        """Return the flat index of an offset in the kernel."""
         place = offsets[0]
         for offset, size in zip(offsets[1:], sizes[1:], strict=True):
             place = place * size + offset
         return place
 
-    def _matrices(self, frames: int, axis: int | None) -> Tensor:
-        """Every capsule's W, from its kernel."""
+    def _capsule_matrices(self, frames: int, axis: int | None) -> Tensor:
+        """Return W of every capsule, (capsules, time * sites, time * sites of U)."""
         kernel = self.kernel_along(axis)
         time = torch.arange(frames, device=kernel.device)
         seen = self.start.frame_at(time[:, None] + self.time, frames)  # frames window
         counts = (seen[:, None] == time[:, None]).to(kernel.dtype)  # frames frames window
         over = exact_product(counts.flatten(0, 1), kernel).unflatten(1, (frames, frames))
-        over = over if self.start.cyclic else pad(over, (0, 1))  # of what is too far, nothing
-        further: Tensor = getattr(self, f"further{axis or ''}")
-        return over[..., further].transpose(2, 3).flatten(3).flatten(1, 2)
+        over = over if self.start.cyclic else pad(over, (0, 1))  # weight 0 beyond all offsets
+        index: Tensor = getattr(self, f"offset_index{axis or ''}")
+        return over[..., index].transpose(2, 3).flatten(3).flatten(1, 2)
 
-    def _raw(self, axis: int | None) -> Tensor:
-        start, sizes = self.start, self._offsets(axis)
+    def _initial_raw(self, axis: int | None) -> Tensor:
+        """Return the parameter that makes the kernel start as W of ``start``, or as identity."""
+        start, sizes = self.start, self._shape_of_kernel(axis)
         kernel = torch.zeros(start.window, math.prod(sizes))
-        nowhere = (0,) * len(start.shape)
         from_identity = self.learned is Learned.FROM_IDENTITY
-        for delta, offsets, weight in [(0, nowhere, 1.0)] if from_identity else start.shares(axis):
-            far = [offsets[dim] for dim in self._span(axis)]
+        identity = [(0, (0,) * len(start.shape), 1.0)]
+        for delta, offsets, weight in identity if from_identity else start.terms(axis):
+            far = [offsets[dim] for dim in self._axes_of_kernel(axis)]
             far = (
                 [n % size for n, size in zip(far, sizes, strict=True)]
                 if start.cyclic
                 else [far[0] + start.beyond[0]]
             )
-            kernel[delta - start.time_offsets[0], self._place(far, sizes)] += weight
-        none = SMALL_LOGIT if from_identity else ZERO_LOGIT
-        raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), none)
+            kernel[delta - start.time_offsets[0], self._flat_index(far, sizes)] += weight
+        zero = SMALL_LOGIT if from_identity else ZERO_LOGIT
+        raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), zero)
         return (raw / SHARP).expand(start.capsules, -1, -1).clone()
 
 
@@ -213,6 +228,6 @@ def _inverse_softplus(value: Tensor) -> Tensor:
 
 
 def learn(topography: Topography, learned: Learned | str) -> Topography | LearnedTopography:
-    """The topography, or one that starts from it."""
+    """Return the topography itself, or a `LearnedTopography` that starts from it."""
     learned = one_of(Learned, "learned", learned)
     return topography if learned is Learned.NOTHING else LearnedTopography(topography, learned)

@@ -11,9 +11,10 @@ from topocaps.errors import BadInput
 def zero_missing(x: Tensor, mask: Tensor | None) -> Tensor:
     """Zero the missing frames; they may hold NaN.
 
-    ``x``: frames (batch, time, *frame).
-    ``mask``: booleans (batch, time), True where a frame is present. None means that no frame is
-    missing, and returns ``x`` itself.
+    Args:
+        x: frames (batch, time, *frame).
+        mask: booleans (batch, time), True where a frame is present. None means that no frame is
+            missing, and returns ``x`` itself.
 
     >>> zero_missing(torch.tensor([[[1.0], [torch.nan]]]), torch.tensor([[True, False]]))
     tensor([[[1.],

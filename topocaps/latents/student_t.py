@@ -10,7 +10,7 @@ from torch.distributions import Distribution, StudentT, constraints
 
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
-from topocaps.latents.topography import chosen
+from topocaps.latents.rolling import chosen
 
 #: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
 SMALLEST_ENERGY = 1e-12

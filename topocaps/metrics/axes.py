@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from topocaps.latents.topography import roll
+from topocaps.latents.rolling import roll
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
 STILL = -1

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
-from topocaps.latents.topography import roll
+from topocaps.latents.rolling import roll
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
 

@@ -11,7 +11,7 @@ from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
-from topocaps.latents.topography import chosen, roll
+from topocaps.latents.rolling import chosen, roll
 
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 
