@@ -5,10 +5,10 @@ from topocaps.capsules import PartWhole
 from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.evidence import Evidence, log_px, log_px_paper
+from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
+from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
-from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
-from topocaps.topography import Topography
 from topocaps.trained import pretrained
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.traversing import Walk, traverse

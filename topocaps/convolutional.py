@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput, whole_number
+from topocaps.latents.student_t import TopographicStudentT
+from topocaps.latents.topography import Topography
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import FrameDecoder, GaussianEncoder, Likelihood, Linear
-from topocaps.student_t import TopographicStudentT
-from topocaps.topography import Topography
 
 SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
 

@@ -13,7 +13,10 @@ from topocaps.errors import BadInput, non_negative, one_of, whole_number
 from topocaps.evidence import (
     Posterior,
 )
-from topocaps.learned import Learned, LearnedTopography, learn
+from topocaps.latents.interface import TopographyLike
+from topocaps.latents.learned import Learned, LearnedTopography, learn
+from topocaps.latents.student_t import TopographicStudentT, studentize
+from topocaps.latents.topography import Topography
 from topocaps.networks import (
     Fan,
     FrameDecoder,
@@ -25,8 +28,6 @@ from topocaps.networks import (
     paper_widths,
 )
 from topocaps.sequence_model import SequenceModel
-from topocaps.student_t import TopographicStudentT, studentize
-from topocaps.topography import Topography
 
 
 class TopographicVAE(SequenceModel):
@@ -48,15 +49,15 @@ class TopographicVAE(SequenceModel):
     epsilon: Tensor  #: added to every energy
 
     @property
-    def drawn(self) -> list[tuple[int, ...]]:
-        return [*super().drawn, (self.topography.capsules, *self.topography.u_shape)]
+    def noise_shapes(self) -> list[tuple[int, ...]]:
+        return [*super().noise_shapes, (self.topography.capsules, *self.topography.u_shape)]
 
     def __init__(
         self,
         z_given_x: nn.Module,
         u_given_x: nn.Module,
         x_given_t: nn.Module,
-        topography: Topography | LearnedTopography,
+        topography: TopographyLike,
         mu: float = -30.0,
         sparsity: float = 0.0,
         epsilon: float = 0.0,
@@ -134,7 +135,7 @@ class TopographicVAE(SequenceModel):
         epsilon = lead(self.epsilon, z)
         return studentize(z, u, self.topography, lead(self.mu, z), epsilon=epsilon)
 
-    def ways(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
+    def t_per_axis(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
         if not self.topography.apart:
             return [self.latents(z, u)]
         assert u is not None
@@ -156,7 +157,7 @@ class VAE(SequenceModel):
     0.0
     """
 
-    shares = False
+    couples_frames = False
 
     def __init__(
         self,

@@ -19,7 +19,8 @@ from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.examine.digits import PROBED, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
+from topocaps.latents.topography import Topography
 from topocaps.metrics import (
     accuracy_by_labels,
     evaluate,
@@ -106,7 +107,7 @@ class TopographicExamination(Examination[SequenceModel]):
         model, held_out, drawn = run.model, run.held_out, {}
         if isinstance(model.topography, LearnedTopography):
             drawn["learned"] = figures.learned(model.topography)
-        else:
+        elif isinstance(model.topography, Topography):
             drawn["topography"] = figures.topography(model.topography, held_out.frames)
         if is_map(model):
             drawn["torus"] = figures.torus(*strongest(model, held_out))

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
+from topocaps.latents.rolling import roll
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
-from topocaps.topography import roll
 
 
 @dataclass(frozen=True)

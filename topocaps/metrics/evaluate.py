@@ -135,7 +135,7 @@ def _measure(
             walked = traversal(model, one.x, one.factors, rate, window, None, closed)
             parts.append(walked)
             # of axes that are kept apart, the one that was rolled along
-            t = model.way(model.encode_ways(one.x, sample=True), walked.axis)
+            t = model.select_axis(model.encode_per_axis(one.x, sample=True), walked.axis)
             weights = log_weights(model, one.x, samples)
             found = {
                 "log_px": log_mean_exp_over_sequences(weights),

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from topocaps.errors import BadInput
-from topocaps.topography import roll
+from topocaps.latents.rolling import roll
 
 Outside = Literal["zeros", "border", "reflection"]  # what grid_sample takes
 Action = Callable[[Tensor, float], Tensor]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from topocaps.latents.topography import Topography
 from topocaps.recipes import editions
 from topocaps.recipes.data import Sprites
 from topocaps.recipes.editions import CLIP
 from topocaps.recipes.papers import Columns, column, variant
 from topocaps.recipes.recipe import Recipe
-from topocaps.topography import Topography
 
 
 def _columns(edition: str, unseen: int) -> Columns:

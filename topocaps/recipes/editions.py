@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from topocaps.latents.topography import Topography
 from topocaps.networks import Fan, Norm
-from topocaps.topography import Topography
 from topocaps.training import Precision, Sgd, Training
 
 

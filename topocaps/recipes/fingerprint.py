@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from topocaps.capsules.settings import PartWholeSettings
-from topocaps.topography import Topography
+from topocaps.latents.topography import Topography
 from topocaps.training import Adam, Training
 
 VERSION = 2

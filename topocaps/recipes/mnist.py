@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from topocaps.latents.topography import Topography
 from topocaps.networks import Fan, Norm
 from topocaps.recipes import editions
 from topocaps.recipes.data import Mnist, StillMnist
 from topocaps.recipes.editions import CLIP
 from topocaps.recipes.papers import Columns, column, variant
 from topocaps.recipes.recipe import Recipe
-from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Training
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from topocaps.arithmetic import seeded
 from topocaps.capsules import PartWhole, PartWholeSettings, Poses
 from topocaps.errors import check_seed, whole_number
+from topocaps.latents.topography import Topography
 from topocaps.models import VAE
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.data import MovedMnist, StillMnist
 from topocaps.recipes.fingerprint import of_part_whole, stable
 from topocaps.recipes.recipe import Recipe
-from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Training
 
 

@@ -10,12 +10,12 @@ from topocaps.arithmetic import seeded
 from topocaps.convolutional import convolutional
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, check_seed, non_negative, one_of, whole_number
-from topocaps.learned import Learned
+from topocaps.latents.learned import Learned
+from topocaps.latents.topography import Topography
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Fan, Likelihood, Norm
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.fingerprint import of_topography, stable
-from topocaps.topography import Topography
 
 
 @dataclass(frozen=True, kw_only=True)

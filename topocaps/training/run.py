@@ -20,8 +20,8 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel, check_values
+from topocaps.latents.topography import Topography
 from topocaps.machine import free_memory
-from topocaps.topography import Topography
 from topocaps.tracking import events_in, numbers
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder

@@ -1,67 +1,25 @@
-"""How W is applied: a small capsule's is multiplied; a large one's is summed, any window alike."""
+"""Application of W: as a matrix product for small capsules, as running sums for large ones."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from topocaps.errors import BadInput
-
 if TYPE_CHECKING:
-    from topocaps.topography import Topography
+    from topocaps.latents.topography import Topography
 
-NEAR = 1e-9  #: sites: nearer than that is there
-
-
-class TopographyStack:
-    """The topographies of a stack of models: the same lattice, each model its own W.
-
-    Takes the place of a ``Topography`` in a model whose parameters have an axis in front.
-    """
-
-    def __init__(self, topographies: Sequence[Topography], frames: int) -> None:
-        first = topographies[0]
-        self.capsules, self.shape, self.u_shape = first.capsules, first.shape, first.u_shape
-        self.axes, self.apart, self.frames = first.axes, first.apart, frames
-        if len({lattice(t) for t in topographies}) > 1:
-            raise BadInput("models of one stack must have the same capsules and sites")
-        self.topographies, self._w = list(topographies), {}
-        if first.is_small(frames):
-            for axis in self.axes:
-                w = torch.stack([replace(t, capsules=1).matrix(frames, axis) for t in topographies])
-                # models 1 rows columns; a single model's tensors have no axis for the models
-                self._w[axis] = w[:, None] if len(w) > 1 else w[0]
-
-    def to(self, like: Tensor) -> TopographyStack:
-        """With W where ``like`` is, and of its kind."""
-        self._w = {axis: w.to(like.device, like.dtype) for axis, w in self._w.items()}
-        return self
-
-    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
-        """W applied to u²: (models, batch, time, capsules, *u_shape) to (…, *shape)."""
-        if self._w:
-            return pool_by(self._w[axis], energy, self.shape)
-        first, *others = self.topographies
-        if all(other == first for other in others):
-            return first.pool(energy, axis)
-        each = zip(self.topographies, energy, strict=True)
-        return torch.stack([topography.pool(one, axis) for topography, one in each])
-
-
-def lattice(topography: Topography) -> tuple[object, ...]:
-    """What topographies of one stack must have in common."""
-    moves = topography.axes, topography.apart
-    return topography.capsules, topography.shape, topography.u_shape, *moves
+NEAR = 1e-9  #: distance in sites below which two places are the same
 
 
 def exact_product(energy: Tensor, w: Tensor) -> Tensor:
-    """Not cast to a lower precision, whatever layers are: small energies make large latents."""
+    """Return ``energy @ w`` in full precision, also under autocast.
+
+    Small energies make large latents, so their relative precision matters.
+    """
     kind = energy.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return energy @ w
@@ -70,13 +28,13 @@ def exact_product(energy: Tensor, w: Tensor) -> Tensor:
 
 
 class Sums:
-    """W of a large capsule, applied at a cost that does not depend on the window and the reach.
+    """Application of W to large capsules, at a cost independent of the window and the reach.
 
-    Time is unrolled as far as the longest window would reach. In co-moving coordinates (site j of
-    frame a is j + v a) a window stands still, and two running sums serve all of them. Frames whose
-    v a lies equally far between two sites share coordinates: one such phase for whole velocities,
-    two for halves, as many as there are frames where no two agree. The cost is linear in the
-    latents and in the phases. All that depends on is worked out once, on the host.
+    Time is unrolled as far as the longest window extends. In co-moving coordinates (site j of frame
+    a is j + v a) a window does not move, and two running sums serve all windows. Frames whose v a
+    has the same fractional part, or phase, share coordinates: whole velocities have one phase,
+    halves have two, and there are at most as many as frames. The cost is linear in the latents and
+    in the phases. The indices are computed once, on the host.
     """
 
     def __init__(
@@ -114,7 +72,7 @@ class Sums:
         first: int,
         device: torch.device,
     ) -> _Phase:
-        """For frames whose coordinates lie equally far between sites."""
+        """Return the indices of frames whose coordinates have the same fractional part."""
         t, begins = self.topography, whole[mine].long()
         least = 0 if t.cyclic else int(begins.min())
         wide = sites if t.cyclic else sites + int(begins.max()) - least
@@ -132,7 +90,7 @@ class Sums:
         )
 
     def _inside(self, place: Tensor, places: int) -> Tensor:
-        """What an open capsule has not is never asked for in the end."""
+        """Bring an index within range; open capsules discard what they clamp."""
         return place % places if self.topography.cyclic else place.clamp(0, places - 1)
 
     def __call__(self, energy: Tensor) -> Tensor:
@@ -161,7 +119,7 @@ class Sums:
 
 
 class _Phase(NamedTuple):
-    """Frames that share co-moving coordinates, and where these are."""
+    """Frames that share co-moving coordinates, and the indices of these coordinates."""
 
     frames: Tensor
     below: Tensor  # (coordinates, unrolled time) places
@@ -171,18 +129,18 @@ class _Phase(NamedTuple):
 
 
 def _take(energy: Tensor, place: Tensor) -> Tensor:
-    """What is at these places of the last axis but one."""
+    """Gather from these indices of the second to last axis."""
     return energy.gather(-2, place.expand(*energy.shape[:-2], *place.shape))
 
 
 @functools.lru_cache(maxsize=64)
 def sums(topography: Topography, frames: int, axis: int | None, device: torch.device) -> Sums:
-    """Worked out once for each topography and length."""
+    """Return cached `Sums` of a topography and a number of frames."""
     return Sums(topography, frames, axis, device)
 
 
 def pool_by(w: Tensor, energy: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A capsule's own W, (…, time · sites, time · sites of U), applied to every capsule."""
+    """Apply the W of one capsule, (…, time * sites, time * sites of U), to every capsule."""
     time, capsule = -len(shape) - 2, -len(shape) - 1
     rows = energy.transpose(time, capsule).flatten(capsule)  # … capsules (time *u_shape)
     pooled = exact_product(rows, w.mT)
@@ -198,17 +156,16 @@ def capsule_matrix(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """W of a small capsule, written once for each topography and length."""
+    """Return the cached dense W of a small capsule."""
     return topography.matrix(frames, axis, dtype).to(device)
 
 
 def _window_sum(x: Tensor, width: int) -> Tensor:
-    """out[a] = x[a] + … + x[a + width - 1] along the last, cyclic dimension.
+    """Return out[a] = x[a] + … + x[a + width - 1] along the last, cyclic dimension.
 
-    The line is cut into blocks of ``width``, and what is left over. A window is then the tail of
-    one block and the head of the next (and, where it spans the left-over, all of that), so two
-    running sums serve any width. Nothing is subtracted: small sums next to large ones keep their
-    precision.
+    The line is cut into blocks of ``width`` and a remainder. A window is the tail of one block and
+    the head of the next, plus the whole remainder if it spans that, so two running sums serve any
+    width. Nothing is subtracted, so that small sums next to large ones keep their precision.
     """
     if width == 1:
         return x

@@ -9,7 +9,8 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, StudentT, constraints
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, chosen
+from topocaps.latents.interface import TopographyLike
+from topocaps.latents.rolling import chosen
 
 #: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
 SMALLEST_ENERGY = 1e-12
@@ -18,7 +19,7 @@ SMALLEST_ENERGY = 1e-12
 def studentize(
     z: Tensor,
     u: Tensor,
-    topography: Topography,
+    topography: TopographyLike,
     mu: float | Tensor = 0.0,
     axis: int | None = None,
     epsilon: float | Tensor = 0.0,
@@ -30,6 +31,7 @@ def studentize(
     Where latents move along several axes, roots of one energy an axis are added (Eq. 21), unless it
     is said along which ``axis``; of axes that are kept apart it has to be.
 
+    >>> from topocaps import Topography
     >>> z, u = torch.ones(1, 3, 1, 4), torch.full((1, 3, 1, 4), 2.0)
     >>> studentize(z, u, Topography(1, (4,), window=3))[0, 0, 0, 0]  # 1 over the root of 3 * 4
     tensor(0.2887)
@@ -55,6 +57,7 @@ class TopographicStudentT(Distribution):
     apart, each draw moves along one. Neighbours are
     uncorrelated, their energies are not. The joint density has no closed form.
 
+    >>> from topocaps import Topography
     >>> prior = TopographicStudentT(Topography(2, (5,), window=3), frames=6)
     >>> prior.sample((10,)).shape
     torch.Size([10, 6, 2, 5])
@@ -65,7 +68,7 @@ class TopographicStudentT(Distribution):
 
     def __init__(
         self,
-        topography: Topography,
+        topography: TopographyLike,
         frames: int,
         mu: float | Tensor = 0.0,
         epsilon: float | Tensor = 0.0,
@@ -128,9 +131,8 @@ class TopographicStudentT(Distribution):
         t = self.topography
         if t.apart:
             return [(t.squares(axis), 1) for axis in t.axes]
-        if len(t.axes) == 1:
-            return [(t.degrees_of_freedom, 1)]
-        return [(round(t.window * sum(t.reach) / len(t.axes)), len(t.axes))]
+        squares = [t.squares(axis) for axis in t.axes]
+        return [(round(sum(squares) / len(squares)), len(squares))]
 
 
 def _inverse_chi(nu: int) -> float:

@@ -1,4 +1,4 @@
-"""Who shares whose variance: the matrix W of the Topographic VAE, and how to apply it."""
+"""The matrix W of the Topographic VAE: which latents share their variance."""
 
 from __future__ import annotations
 
@@ -15,39 +15,45 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.pooling import NEAR, capsule_matrix, pool_by, sums
+from topocaps.latents.pooling import NEAR, capsule_matrix, pool_by, sums
+from topocaps.latents.rolling import chosen, roll
 
-SMALL = 512  # up to this many latents over time in a capsule, W of the capsule is simply multiplied
+SMALL = 512  # largest size, sites times frames, of a capsule whose W is applied as a dense matrix
 
 
 @dataclass(frozen=True)
 class Topography:
     r"""The matrix :math:`W` of Eq. 5, over (time, capsule, \*site), applied without building it.
 
-    The energy of a latent is the sum of the squares it shares (Eq. 8 and 9):
+    The energy of a latent sums the squares that share its variance (Eq. 8 and 9):
 
     .. math:: \mathrm{energy}[l, i] = \sum_{\delta} \sum_{k} u^2[l + \delta,\; i + v \delta + k]
 
-    with :math:`\delta` over ``window`` frames (2L of the paper), :math:`k` over ``reach`` sites
-    along each axis (K of the paper) and :math:`v` the ``velocity``, in sites a frame along the
-    first axis of the capsule: 1 is shifting coherence (TVAE), 0 is stationary (Bubbles), and where
-    :math:`v \delta` falls between two sites, their squares are interpolated. Capsules share
-    nothing. Odd windows and reaches are centred; an even window has its extra frame in the past,
-    an even reach its extra site below.
+    Different capsules share nothing.
 
-    ``cyclic``: time and sites are; otherwise capsules have ends (C.2). Beyond them U has sites of
-    its own (``u_shape``), and what is before the first frame, or after the last, is that frame.
-    ``causal``: the window lies in the past (Eq. 22), and time begins, even where sites are cyclic.
+    Args:
+        capsules: number of capsules in a frame.
+        shape: sites of a capsule along each of its axes.
+        reach: number of sites :math:`k` along each axis (K of the paper). An odd reach is centred;
+            an even one has its extra site below.
+        window: number of frames :math:`\delta` (2L of the paper). An odd window is centred; an even
+            one has its extra frame in the past.
+        velocity: sites a frame :math:`v`, along the first axis: 1 is shifting coherence (TVAE), 0
+            is stationary (Bubbles). Squares between two sites are interpolated.
+        corners: whether every frame of the window has the full reach, as in Eq. 9. The released
+            code drops the corners of the band: at the ends of the window, a reach of 3 has 2 sites.
+        cyclic: time and sites are cyclic. Otherwise capsules have open ends (C.2), U has sites
+            beyond them (``u_shape``), and the first and the last frame repeat outside the sequence.
+        causal: the window ends at the present frame (Eq. 22), and time is not cyclic.
+        apart: a sequence moves along one axis as a whole, and models sum out which one (not in the
+            papers).
 
-    Capsules of several axes whose latents move (window over 1, velocity not 0) have one energy an
-    axis, which ``axis`` asks for. t is made of all of them (Eq. 21), and each of its features may
-    take a motion along another axis; or, with ``apart``, of one: a sequence then moves along one
-    axis as a whole, and models sum out which one (not the papers').
+    Capsules of several axes that move (window over 1, velocity not 0) have one energy an axis,
+    selected by ``axis``. By default t uses all of them (Eq. 21), so that each feature of t may move
+    along another axis; with ``apart`` it uses one.
 
-    Read literally, Eq. 9 with Eq. 18 ties the other diagonal and contradicts the paper's
-    cov(T²[l, i], T²[l-1, i-1]) > 0; this is the direction of that statement and of Eq. 13. The
-    released code cuts the corners of the band (at the ends of the window its K = 3 has 2 entries);
-    here every frame has the full reach, as in Eq. 9, unless ``corners`` is False.
+    Read literally, Eq. 9 with Eq. 18 ties the other diagonal, and contradicts the paper's
+    cov(T²[l, i], T²[l-1, i-1]) > 0. This class follows that statement and Eq. 13.
 
     >>> capsules = Topography(capsules=2, shape=(6,), window=3)
     >>> capsules.degrees_of_freedom, capsules.latents
@@ -93,68 +99,69 @@ class Topography:
                 f"velocity {self.velocity:g} is more than once round the {max(shape)} sites a frame"
             )
         if not self.cyclic and len(shape) > 1:
-            raise BadInput("only capsules of one axis can have open ends (cyclic=False)")
+            raise BadInput("cyclic=False needs capsules of one axis")
         if self.apart and self.axes == (None,):
-            raise BadInput(
-                "only axes that capsules move along can be kept apart: several of them, a window "
-                "over 1 and a velocity"
-            )
+            raise BadInput("apart=True needs at least 2 axes, window > 1 and velocity ≠ 0")
         banded = len(shape) == 1 and self.velocity == 1 and self.cyclic and not self.causal
         if not self.corners and (not banded or reach[0] > self.window):
             raise BadInput(
-                "only a band has corners to cut: one cyclic axis, velocity 1, a centred window, "
-                "reach within it"
+                "corners=False needs one cyclic axis, velocity 1, a centred window and a reach "
+                "of at most the window"
             )
 
     def settings(self) -> dict[str, Any]:
-        """As they are recorded: what came later only where it is used, so that records agree."""
-        own = asdict(self)
-        return own if self.apart else {name: own[name] for name in own if name != "apart"}
+        """Return the settings as run folders record them.
+
+        ``apart`` is younger than the first records, so it is left out where it is False.
+        """
+        recorded = asdict(self)
+        if not self.apart:
+            del recorded["apart"]
+        return recorded
 
     @property
     def rate(self) -> float:
-        """Sites a frame that capsules move: the velocity."""
+        """Sites by which t is expected to move in a frame: the velocity."""
         return self.velocity
 
     @property
     def latents(self) -> int:
-        """Latents in one frame: capsules times sites."""
+        """Number of latents in one frame: capsules times sites."""
         return self.capsules * math.prod(self.shape)
 
     @property
     def u_shape(self) -> tuple[int, ...]:
-        """Sites of U in a capsule: those of Z and, where ends are open, those beyond them."""
+        """Sites of a capsule of U along each axis: those of Z and those beyond open ends."""
         before, after = self.beyond
         return (self.shape[0] + before + after, *self.shape[1:])
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """What ``axis`` of ``pool`` may be: all axes at once (None), or each by itself."""
+        """Values that the argument ``axis`` of ``pool`` takes; (None,) if there is one energy."""
         moves = self.window > 1 and self.velocity != 0
         return tuple(range(len(self.shape))) if moves and len(self.shape) > 1 else (None,)
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Nu: how many squares an energy sums; where t has several, the smallest of them.
+        """Nu: the number of squares that an energy sums, the smallest over all energies of t.
 
-        A square counts as often as W says: in parts where the velocity is between sites, and more
-        than once where time begins and nothing moves.
+        Interpolated squares, and frames that repeat where time begins, count once for each offset.
         """
         return min(self.squares(axis) for axis in self.axes)
 
     def squares(self, axis: int | None) -> int:
-        """How many there are in an energy."""
-        return len(self._terms(axis))
+        """Return the number of squares that an energy sums."""
+        return len(self._offsets(axis))
 
     def check(self, frames: int) -> None:
-        """Refuse a sequence shorter than the window."""
+        """Raise `BadInput` if a sequence of this many frames cannot be pooled."""
         if self.window > frames:
             raise BadInput(f"window {self.window} is longer than the sequence of {frames} frames")
         if not (self.corners or self.is_small(frames)):
-            raise BadInput(f"corners are cut of small capsules only: up to {SMALL} sites in time")
+            raise BadInput(f"corners=False needs capsules of at most {SMALL} sites times frames")
 
     def frames_of(self, energy: Tensor) -> int:
-        """How many there are; refuse what cannot be pooled."""
+        """Return the number of frames of u², or raise `BadInput` if it cannot be pooled."""
         latent = (self.capsules, *self.u_shape)
         if energy.ndim < len(latent) + 1 or tuple(energy.shape[-len(latent) :]) != latent:
             raise BadInput(
@@ -167,18 +174,21 @@ class Topography:
 
     @property
     def is_plain(self) -> bool:
-        """Whether W is what the settings say: a subclass may pool otherwise."""
+        """Whether the settings determine W; a subclass may override ``pool``."""
         return type(self) is Topography
 
     def is_small(self, frames: int) -> bool:
-        """Whether W of one capsule is simply multiplied, being small."""
+        """Whether W of one capsule is applied as a dense matrix."""
         return frames * math.prod(self.shape) <= SMALL
 
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
-        """W applied to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape).
+        """Apply W to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape).
 
-        Costs the same for every window and reach, at one velocity. Only adds, so non-negative
-        energies stay so.
+        At one velocity, the cost does not depend on the window and the reach. Terms are only added,
+        so a non-negative u² gives non-negative energies.
+
+        Args:
+            axis: which of the energies to return, if there is one an axis.
         """
         frames = self.frames_of(energy)
         if self.window == math.prod(self.reach) == 1:
@@ -191,16 +201,16 @@ class Topography:
     def matrix(
         self, frames: int, axis: int | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """The same W, dense: rows run over (time, capsule, *site) in that order, columns over
-        those of U.
+        """Return W as a dense matrix, built term by term from the definition.
 
-        Written from the definition, term by term: the oracle for ``pool``.
+        Rows run over (time, capsule, *site) in that order, columns over the same of U. The tests
+        compare ``pool`` with it.
         """
         self.check(frames)
         rows, columns = ((frames, self.capsules, *shape) for shape in (self.shape, self.u_shape))
         time, capsule, *site = torch.meshgrid(*map(torch.arange, rows), indexing="ij")
         w = torch.zeros(rows + columns, dtype=dtype)  # on the host: an oracle, not a hot path
-        for delta, offsets, weight in self.shares(axis):
+        for delta, offsets, weight in self.terms(axis):
             moved = [i + k for i, k in zip(site, offsets, strict=True)]
             shared = self.frame_at(time + delta, frames), capsule, *self._place(moved)
             w[(time, capsule, *site, *shared)] += weight
@@ -214,14 +224,16 @@ class Topography:
         fill: float = 0.0,
         fourier: bool = False,
     ) -> Tensor:
-        """Move every capsule's activation ``steps`` sites on along ``axis`` (Eq. 18).
+        """Move the activity of every capsule by ``steps`` sites along ``axis`` (Eq. 18).
 
-        Each capsule moves by its own, where ``steps`` is a tensor (capsules,), and along its own,
-        where ``axis`` has one for each: (capsules,), or of every sequence too, (…, capsules).
-        Between sites it is interpolated (Eq. 19), or moved by the phases of its Fourier transform.
-        On an odd number of sites two such rolls are one by their sum; an even number has a wave
-        that is its own opposite, of which a part of a step leaves less.
-        What comes in over an open end is ``fill``.
+        Args:
+            steps: for all capsules, or a tensor (capsules,). A fraction of a step interpolates
+                linearly (Eq. 19).
+            axis: for all capsules, or for each: (capsules,), or (…, capsules).
+            fill: value of the sites that enter over an open end.
+            fourier: shift the phases of the Fourier transform instead of interpolating. On an odd
+                number of sites, two such rolls equal one by the sum of their steps; on an even
+                number, a fraction of a step shrinks the wave of the highest frequency.
 
         >>> t = torch.tensor([[0.0, 1.0, 0.0, 0.0]])  # one capsule of 4 sites
         >>> Topography(1, (4,)).roll(t, 3)
@@ -233,34 +245,36 @@ class Topography:
         """
         sites = tuple(t.shape[-len(self.shape) :])
         if sites != self.shape:
-            raise BadInput(f"capsules of shape {self.shape} are rolled, not {tuple(t.shape)}")
-        own = self.axis_of_each(axis)
-        if own.ndim:
-            if own.ndim > t.ndim - len(sites) or own.shape[-1] not in (1, self.capsules):
+            raise BadInput(
+                f"roll takes (…, capsules, *shape) with shape {self.shape}, not {tuple(t.shape)}"
+            )
+        axes = self.axis_of_each(axis)
+        if axes.ndim:
+            if axes.ndim > t.ndim - len(sites) or axes.shape[-1] not in (1, self.capsules):
                 raise BadInput(
-                    f"axes are (…, capsules) where t is (…, capsules, *shape), not "
-                    f"{tuple(own.shape)} for {tuple(t.shape)}"
+                    f"axis must be (…, capsules) where t is (…, capsules, *shape), not "
+                    f"{tuple(axes.shape)} for {tuple(t.shape)}"
                 )
-            each = [self.roll(t, steps, n, fill, fourier) for n in range(len(sites))]
-            return chosen(each, own, len(sites))
-        axis = int(own)
+            by_axis = [self.roll(t, steps, n, fill, fourier) for n in range(len(sites))]
+            return chosen(by_axis, axes, len(sites))
+        axis = int(axes)
         if isinstance(steps, Tensor) and steps.shape == (self.capsules,):
             capsule = -len(self.shape) - 1
             moves = zip(t.unbind(capsule), steps.tolist(), strict=True)
             rolled = [self.roll(one, n, axis, fill, fourier) for one, n in moves]
             return torch.stack(rolled, capsule)
-        steps = _finite("a roll is by a number of sites", steps)
+        steps = _finite("steps must be a finite number of sites", steps)
         dim = axis - len(self.shape)
         if self.cyclic:
             return roll(t, steps, dim, fourier)
         if fourier:
-            raise BadInput("a capsule with open ends has no Fourier phases to shift")
+            raise BadInput("fourier=True needs cyclic capsules")
         room = math.ceil(abs(steps))
         wide = pad(t, (room, room), value=fill)
         return roll(wide, steps, dim).narrow(dim, room, t.shape[dim])
 
     def axis_of_each(self, axis: int | Sequence[int] | Tensor) -> Tensor:
-        """Axes to roll along, counted from the first; refuse what is none."""
+        """Return axes to roll along as a tensor of indices from 0, or raise `BadInput`."""
         try:
             axes = torch.as_tensor(axis)
         except (TypeError, ValueError, RuntimeError):
@@ -270,12 +284,12 @@ class Topography:
                 told = axis if axes.is_floating_point() else one
                 raise BadInput(f"axis {told} is not one of the {len(self.shape)} axes of a capsule")
         if self.apart and axes.ndim and (axes != axes[..., :1]).any():
-            raise BadInput("where axes are kept apart, all capsules of a sequence take the same")
+            raise BadInput("with apart=True, all capsules of a sequence must have the same axis")
         return axes % len(self.shape)
 
     @functools.cached_property
     def beyond(self) -> tuple[int, int]:
-        """Sites that U has before the first and after the last one of Z."""
+        """Number of sites that U has before the first and after the last one of Z."""
         if self.cyclic:
             return 0, 0
         drifts = [site for d in self.time_offsets for site, _ in _between(self.velocity * d)]
@@ -284,47 +298,47 @@ class Topography:
 
     @property
     def time_offsets(self) -> range:
-        """The window: offsets in time."""
+        """Offsets in time of the frames of a window."""
         return range(1 - self.window, 1) if self.causal else _centred(self.window)
 
     def reach_offsets(self, axis: int) -> range:
-        """The neighbourhood along an axis: offsets in sites."""
+        """Return the offsets of the sites within reach along an axis."""
         return _centred(self.reach[axis])
 
-    def shares(self, axis: int | None = None) -> Iterator[tuple[int, tuple[int, ...], float]]:
-        """How far, in time and in sites, and how much each square is that an energy sums."""
+    def terms(self, axis: int | None = None) -> Iterator[tuple[int, tuple[int, ...], float]]:
+        """Yield the offset in time, the offsets in sites and the weight of each term of W."""
         along = self.along(axis)
-        for delta, *ks in self._terms(axis):
+        for delta, *ks in self._offsets(axis):
             for step, weight in _between(self.velocity * delta):
                 yield delta, tuple(k + step * (n == along) for n, k in enumerate(ks)), weight
 
-    def _terms(self, axis: int | None) -> list[tuple[int, ...]]:
-        """The offsets (time, *site), beside the drift, of the squares that an energy sums."""
+    def _offsets(self, axis: int | None) -> list[tuple[int, ...]]:
+        """Return the offsets (time, *site) of the squares of an energy, without the drift."""
         axes = range(len(self.shape))
         reaches = [self.reach_offsets(n) if axis in (None, n) else range(1) for n in axes]
         terms = itertools.product(self.time_offsets, *reaches)
         return [(d, *k) for d, *k in terms if self.corners or d + k[0] in self.time_offsets]
 
     def along(self, axis: int | None) -> int:
-        """The axis that energies drift along."""
+        """Return the axis that energies drift along: the first unless ``axis`` is given."""
         if axis is not None and axis not in range(len(self.shape)):
             raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
         return axis or 0
 
     def frame_at(self, time: Tensor, frames: int) -> Tensor:
-        """Which frame is there, before the first and after the last one too."""
+        """Return the index of the frame at each time, also outside the sequence."""
         begins = self.causal or not self.cyclic
         return time.clamp(0, frames - 1) if begins else time % frames
 
     def _place(self, sites: list[Tensor]) -> list[Tensor]:
-        """Which site of U is there."""
+        """Return the index in U of each site, also beyond the ends."""
         if self.cyclic:
             return [i % n for i, n in zip(sites, self.shape, strict=True)]
         return [sites[0] + self.beyond[0]]
 
 
 def _finite(what: str, value: Any) -> float:
-    """``value`` as a finite number, or a sentence that begins with ``what``."""
+    """Return ``value`` as a finite number, or raise `BadInput` with a message that begins so."""
     number = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
         number = float(value)
@@ -336,45 +350,16 @@ def _finite(what: str, value: Any) -> float:
 
 
 def _between(place: float) -> list[tuple[int, float]]:
-    """The sites beside a place, and their shares of it."""
+    """Return the sites next to a place, with the weights that interpolate there."""
     place = round(place) if abs(place - round(place)) < NEAR else place
     below = math.floor(place)
     part = place - below
-    return [(n, share) for n, share in ((below, 1 - part), (below + 1, part)) if share > 0]
+    return [(n, weight) for n, weight in ((below, 1 - part), (below + 1, part)) if weight > 0]
 
 
 def _centred(width: int) -> range:
-    """As many offsets, centred; the extra one of an even number is below."""
+    """Return this many centred offsets; an even number has its extra one below."""
     return range(-(width // 2), (width + 1) // 2)
-
-
-def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
-    """``torch.roll`` by ``steps``; a fraction of a step interpolates linearly (Eq. 19), or is a
-    shift of the phases of the Fourier transform (whose rolls add up on an odd number of sites).
-
-    >>> roll(torch.tensor([1.0, 0.0, 0.0, 0.0]), 1.5, dim=0)
-    tensor([0.0000, 0.5000, 0.5000, 0.0000])
-    """
-    whole = math.floor(steps)
-    rolled, part = t.roll(whole, dim), steps - whole
-    if part == 0:
-        return rolled
-    if not fourier:
-        return (1 - part) * rolled + part * t.roll(whole + 1, dim)
-    waves = torch.fft.rfftfreq(t.shape[dim], device=t.device, dtype=t.dtype)
-    turned = torch.polar(torch.ones_like(waves), -2 * math.pi * steps * waves)
-    turned = torch.fft.rfft(t, dim=dim).movedim(dim, -1) * turned
-    return torch.fft.irfft(turned, n=t.shape[dim]).movedim(-1, dim)
-
-
-def chosen(by_axis: Sequence[Tensor], axis: Tensor, sites: int) -> Tensor:
-    """Of capsules (…, capsules, *shape), as they are for each axis, those for their own ``axis``
-    (…, capsules); ``sites`` is how many axes the shape has."""
-    found = by_axis[0]
-    own = axis.to(found.device).reshape(*axis.shape, *(1,) * sites)
-    for n, other in enumerate(by_axis[1:], 1):
-        found = torch.where(own == n, other, found)
-    return found
 
 
 def _tuple_of_ints(name: str, value: Any) -> tuple[int, ...]:
