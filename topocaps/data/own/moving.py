@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from topocaps.data.geometry import turned, warp
 from topocaps.data.sequences import Batch, SequenceSet
-from topocaps.data.transforms import SCALES, rgb, sample, turned
+from topocaps.data.transforms import SCALES, rgb
 from topocaps.errors import BadInput, whole_number
 
 TRANSFORMATIONS = ("rotation", "scale", "shift_x", "shift_y", "hue")
@@ -113,7 +114,7 @@ class MovingImages(SequenceSet):
         shift = torch.stack([self._shift(n, place[n]) for n in ("shift_x", "shift_y")], -1)
         views = self.views[place["rotation"], place["scale"]]  # … time height width 2
         views = views - 2 * shift[..., None, None, :]
-        x = sample(x, views[..., None, :, :, :].expand(*x.shape, 2))
+        x = warp(x, views)
         if "hue" in self.moving:
             x = _hued(x, place["hue"] / self.steps)
         return Batch(x, script[..., 1:])
