@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from torch.nn.functional import pad
 
 from topocaps.data.geometry import adjugate, apply, determinant, pixels, rotation, warp
 from topocaps.data.mnist import Digits
-from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.scripted import ScriptedSet
+from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput, whole_number
 
 STEPS = 2**16  #: between the ends of what a digit may do; the middle is one of them
@@ -46,7 +47,7 @@ def affnist_style() -> Moves:
 
 
 @dataclass(frozen=True, repr=False)
-class MovedDigits(SequenceSet):
+class MovedDigits(ScriptedSet):
     """Digits, each in a random pose: sequences of one frame (1, canvas, canvas).
 
     Digits are scaled, then sheared, turned and shifted, all about the middle; bilinear, black
@@ -57,7 +58,7 @@ class MovedDigits(SequenceSet):
     images: Tensor  # (images, height, width), bytes
     classes: Tensor  # (images,)
     moves: Moves = UPRIGHT
-    scripts: Tensor | None = None  # (sequences, 1, 7): a fixed set; else every image is in one
+    scripts: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_moves(self.moves)
@@ -82,40 +83,12 @@ class MovedDigits(SequenceSet):
         return 1, self.moves.canvas, self.moves.canvas
 
     @property
-    def numbers(self) -> int:
-        return 7
+    def levels(self) -> int:
+        return STEPS + 1
 
     @property
-    def fewest(self) -> int:
-        return len(self)
-
-    def __len__(self) -> int:
-        return len(self.images if self.scripts is None else self.scripts)
-
-    def choose(self, uniform: Tensor) -> Tensor:  # … 7 -> … 1 7
-        uniform = uniform.double()
-        if self.scripts is not None:  # a fixed set: one of its sequences
-            return self.scripts[(uniform[..., 0] * len(self.scripts)).long()]
-        image, pose = uniform[..., :1] * len(self.images), uniform[..., 1:] * (STEPS + 1)
-        return torch.cat([image, pose], -1).long()[..., None, :]
-
-    def fixed(self) -> Tensor:
-        if self.scripts is not None:
-            return self.scripts
-        return self._one_each(len(self.images), seed=0)
-
-    def balanced(self, each: int | None, seed: int) -> MovedDigits:
-        """Different images, all of them with None; classes are as frequent as they happen to be."""
-        if self.scripts is not None:
-            raise BadInput("this set is fixed already: balance the one it was made of")
-        count = min(each or len(self.images), len(self.images))
-        return replace(self, scripts=self._one_each(count, seed).to(self.images.device))
-
-    def _one_each(self, count: int, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        image = torch.randperm(len(self.images), generator=generator)[:count, None]
-        pose = torch.randint(STEPS + 1, (count, self.numbers - 1), generator=generator)
-        return torch.cat([image, pose], -1)[:, None]
+    def pose_size(self) -> int:
+        return 6
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)

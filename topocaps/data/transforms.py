@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.geometry import in_perspective, turned, warp
-from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.scripted import ScriptedSet
+from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 
 STEPS = 18  #: values of every factor, and frames of a sequence
@@ -94,7 +95,7 @@ def check_centre(centre: Any, motion: Motion, height: int, width: int) -> float 
 
 
 @dataclass(frozen=True, repr=False)
-class TransformedImages(SequenceSet):
+class TransformedImages(ScriptedSet):
     """Grey images in a random pose, of which some factors run through their values.
 
     An image is drawn in the red channel, seen as its pose says (bilinear, black outside), then its
@@ -105,17 +106,16 @@ class TransformedImages(SequenceSet):
 
     images: Tensor  # (images, height, width), bytes
     motion: Motion = MOTIONS["single"]
-    scripts: Tensor | None = None  # (sequences, time, …): a fixed set; else every image is in one
-    views: Tensor = None  # type: ignore[assignment]  # made from the motion and the centre
+    scripts: Tensor | None = None
+    views: Tensor = field(init=False)  # made from the motion and the centre
     centre: float | None = None
 
     def __post_init__(self) -> None:
         height, width = self.images.shape[1:]
         centre = check_centre(self.centre, self.motion, height, width)
         object.__setattr__(self, "centre", centre)
-        if self.views is None:
-            views = self.motion.views(height, width, centre)
-            object.__setattr__(self, "views", views.to(self.images.device))
+        views = self.motion.views(height, width, centre)
+        object.__setattr__(self, "views", views.to(self.images.device))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,58 +130,12 @@ class TransformedImages(SequenceSet):
         return 3, *self.images.shape[1:]
 
     @property
-    def numbers(self) -> int:
-        return 2 + len(self.names)
+    def levels(self) -> int:
+        return STEPS
 
     @property
-    def fewest(self) -> int:
-        return len(self) // len(self.motion.together)
-
-    def __len__(self) -> int:
-        return len(self.images if self.scripts is None else self.scripts)
-
-    def choose(self, uniform: Tensor) -> Tensor:
-        if self.scripts is not None:  # a fixed set: one of its sequences
-            return self.scripts[(uniform[..., 0].double() * len(self.scripts)).long()]
-        image, moving, *starts = uniform.double().unbind(-1)
-        image = (image * len(self.images)).long()
-        pose = torch.stack([(p * STEPS).long() for p in starts], -1)
-        return self._script(image, (moving * len(self.motion.together)).long(), pose)
-
-    def fixed(self) -> Tensor:
-        if self.scripts is not None:
-            return self.scripts
-        return self._one_each(len(self.images), seed=0)
-
-    def balanced(self, each: int | None, seed: int) -> TransformedImages:
-        """With None, every image is in the set once, and what moves takes turns."""
-        if self.scripts is not None:
-            raise BadInput("this set is fixed already: balance the one it was made of")
-        groups = len(self.motion.together)
-        count = len(self.images) if each is None else min(each * groups, len(self.images))
-        return replace(self, scripts=self._one_each(count, seed).to(self.images.device))
-
-    def _one_each(self, count: int, seed: int) -> Tensor:
-        """Sequences of ``count`` different images in random poses; sorted by what moves."""
-        generator = torch.Generator().manual_seed(seed)
-        image = torch.randperm(len(self.images), generator=generator)[:count]
-        moving = (torch.arange(count) % len(self.motion.together)).sort().values
-        pose = torch.randint(STEPS, (count, len(self.names)), generator=generator)
-        return self._script(image, moving, pose)
-
-    def _script(self, image: Tensor, moving: Tensor, pose: Tensor) -> Tensor:
-        """Every frame's image and pose."""
-        time = torch.arange(STEPS, device=image.device)[:, None]
-        moves = torch.stack(
-            [
-                sum(moving == n for n, group in enumerate(self.motion.together) if column in group)
-                + torch.zeros_like(moving)
-                for column in range(len(self.names))
-            ],
-            -1,
-        )  # … factor
-        pose = (pose[..., None, :] + time * moves[..., None, :]) % STEPS
-        return torch.cat([image[..., None, None].expand(*pose.shape[:-1], 1), pose], -1)
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        return self.motion.together
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)
