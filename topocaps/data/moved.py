@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from topocaps.data.geometry import adjugate, apply, determinant, pixels, rotation, warp
-from topocaps.data.mnist import Digits
+from topocaps.data.mnist_files import Digits
 from topocaps.data.scripted import ScriptedSet
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput, whole_number

@@ -16,7 +16,7 @@ from torch import Tensor
 from topocaps import figures
 from topocaps.arithmetic import seeded
 from topocaps.building import build
-from topocaps.data.mnist import digits
+from topocaps.data.mnist_files import digits
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput
