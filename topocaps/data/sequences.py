@@ -117,7 +117,7 @@ class SequenceSet(ABC):
 
     def to(self, device: torch.device | str) -> Self:
         """The same sequences with everything on ``device``."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         return replace(
             self, **{k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
         )

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from topocaps.data.mnist import SIDE, Digits, digit_splits
+from topocaps.data.mnist_files import SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.data.sprites import growing_sprites, sprites
+from topocaps.data.sprite_images import growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
 from topocaps.recipes.fingerprint import stable
