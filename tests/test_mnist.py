@@ -6,6 +6,7 @@ import http.server
 import os
 import struct
 import threading
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from topocaps.data import mnist_files
 from topocaps.data.download import NotDownloaded, download
 from topocaps.examine import topographic
 from topocaps.recipes import find
-from topocaps.recipes.data import Mnist, data_settings
+from topocaps.recipes.data import Mnist
 
 
 def idx(values):
@@ -183,6 +184,6 @@ def test_generalisation_is_measured_about_the_pixel_of_training(folder, monkeypa
 
     monkeypatch.setattr(topographic, "evaluate", evaluate)
     for data, centre in ((Mnist(), None), (Mnist(centre=14), 14.0)):
-        settings = {"data": data_settings(data), "unseen_window": None}
+        settings = {"data": asdict(data), "unseen_window": None}
         topographic.elsewhere(None, settings, folder)
         assert measured[-1].motion.name == "combined" and measured[-1].centre == centre
