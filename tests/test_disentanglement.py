@@ -442,6 +442,6 @@ def test_scikit_learn_is_named_where_it_is_missing(function, part, monkeypatch):
 
 def test_torchmetrics_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    monkeypatch.delitem(sys.modules, "topocaps.metrics.torchmetrics_adapters", raising=False)
+    monkeypatch.delitem(sys.modules, "topocaps.integrations.torchmetrics", raising=False)
     with pytest.raises(BadInput, match=r"pip install 'topocaps\[metrics\]'"):
-        importlib.import_module("topocaps.metrics.torchmetrics_adapters")
+        importlib.import_module("topocaps.integrations.torchmetrics")

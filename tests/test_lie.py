@@ -212,7 +212,7 @@ def test_what_is_no_image_is_refused():
 
 
 def test_computing_batch_by_batch_is_the_mean_over_all():
-    from topocaps.metrics.torchmetrics_adapters import LieEquivarianceError
+    from topocaps.integrations.torchmetrics import LieEquivarianceError
 
     x, f = noise(5), circular()
     one, other = (LieEquivarianceError(f, Rotation()) for _ in range(2))

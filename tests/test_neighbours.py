@@ -143,7 +143,7 @@ def test_what_has_no_sites_is_refused(t):
 
 
 def test_computing_batch_by_batch_is_the_function_of_all():
-    from topocaps.metrics.torchmetrics_adapters import (
+    from topocaps.integrations.torchmetrics import (
         LinearProbeAccuracy,
         NearestNeighbourAccuracy,
         TopographicSmoothness,

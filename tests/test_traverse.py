@@ -7,7 +7,7 @@ from conftest import every_topography
 import topocaps as tc
 from topocaps import figures
 from topocaps.data import Batch
-from topocaps.metrics.torchmetrics_adapters import TraversalGain
+from topocaps.integrations.torchmetrics import TraversalGain
 
 FRAME = (1, 4, 4)
 
