@@ -158,7 +158,7 @@ def test_what_the_hub_refuses_is_a_sentence(hub):
             push(tvae(), "me/it")
     hub.refusal, own = None, tvae()
     own.config = None
-    with pytest.raises(tc.BadInput, match="^networks of your own have no config"):
+    with pytest.raises(tc.BadInput, match=r"^networks of your own have no config"):
         push(own, "me/it")
 
 

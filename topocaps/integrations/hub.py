@@ -108,7 +108,7 @@ def push(
     ``huggingface_hub.ModelHubMixin.push_to_hub``, such as ``token`` and ``create_pr``. Writing
     needs a token, or a login by ``hf auth login``.
     """
-    mixin = _package().ModelHubMixin
+    mixin: Any = _package().ModelHubMixin
 
     class Pushed(mixin):
         def _save_pretrained(self, save_directory: Path) -> None:

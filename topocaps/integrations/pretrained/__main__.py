@@ -1,6 +1,6 @@
-"""Train a model that ships with the package.
+"""Train a model that ships with the package: ``python -m topocaps.integrations.pretrained NAME``.
 
-``python -m topocaps.integrations.pretrained sprites`` trains the model's recipe into runs/trained-NAME; stopped, it goes on when it is run
+The command trains the model's recipe into runs/trained-NAME; stopped, it goes on when it is run
 again. It rounds the weights to float16, measures the rounded model, and writes it with its card
 into the package.
 """
