@@ -1,4 +1,4 @@
-"""The metrics of arrays as torchmetrics' own: ``update`` batch by batch, then ``compute``.
+"""The metrics of arrays as torchmetrics metrics: ``update`` batch by batch, then ``compute``.
 
 ::
 
@@ -7,16 +7,23 @@
         metric.update(model.encode(x), factors)
     metric.compute()
 
-What is computed is the function of the same arguments on all batches together, those of a merged
-state coming first. Calling a metric (``forward``) also computes it for that batch alone, which few
-batches are large enough for: call ``update``.
+``compute`` gives what the function gives for all batches together; the batches of a merged state
+come first. Calling a metric (``forward``) also computes it for that batch alone, and most batches
+are too small for that: call ``update``.
+
+The settings of a function are keyword arguments of the constructor, beside the options that
+torchmetrics gives every ``Metric``. Any function becomes a metric in a line::
+
+    class Mine(FunctionMetric, of=my_function): ...
 """
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,21 +31,12 @@ from torch import Tensor
 
 from topocaps.errors import BadInput
 from topocaps.metrics.capcorr import CapCorr, observed_rolls
-from topocaps.metrics.disentanglement import (
-    Discretiser,
-    dci,
-    equal_counts,
-    factor_vae_score,
-    forest,
-    mig,
-    sap,
-)
-from topocaps.metrics.equivariance import as_latents, equivariance_errors
-from topocaps.metrics.lie import Action, Function, lie_error
-from topocaps.metrics.neighbours import nearest_neighbour_accuracy, topographic_smoothness
-from topocaps.metrics.probes import STRENGTH, fit_probe
+from topocaps.metrics.disentanglement import dci, factor_vae_score, mig, sap
+from topocaps.metrics.equivariance import equivariance_errors
+from topocaps.metrics.lie import lie_error
+from topocaps.metrics.neighbours import nearest_neighbour_hits, topographic_smoothness
+from topocaps.metrics.probes import STRENGTH, Probe, fit_probe
 from topocaps.metrics.traversal import Traversal, prediction
-from topocaps.networks import Likelihood
 
 try:
     from torchmetrics import Metric
@@ -49,72 +47,232 @@ except ImportError as error:
         "pip install 'topocaps[metrics]'"
     ) from error
 
+_COUNT = itertools.count()
 
-class _Kept(Metric):
-    """A metric that keeps what it is shown, under names."""
+
+class FunctionMetric(Metric):
+    """The metric of a function, which a subclass names: ``class Gap(FunctionMetric, of=mig)``.
+
+    ``update`` takes the function's parameters in ``takes``; by default, those without a default.
+    All other parameters are settings. ``update`` stores what it is given, and ``compute`` calls the
+    function with all of it. With ``rows``, ``update`` calls the function with the batch and stores
+    its result, one row for every item: a tensor, or the attributes of these names. ``compute`` then
+    takes the mean of each.
+    """
 
     full_state_update = False
     is_differentiable = False
-    kept: ClassVar[tuple[str, ...]]
+    function: ClassVar[Callable[..., Any]]
+    rows: ClassVar[tuple[str, ...]]
+    _given: ClassVar[inspect.Signature]
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        for name in self.kept:
+    def __init_subclass__(
+        cls, *, of: Callable[..., Any], takes: tuple[str, ...] = (), rows: tuple[str, ...] = ()
+    ) -> None:
+        super().__init_subclass__()
+        parameters = inspect.signature(of).parameters
+        takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
+        cls.function, cls.rows = staticmethod(of), rows
+        cls._given = inspect.Signature([parameters[name] for name in takes])
+
+        def update(self: FunctionMetric, *batch: Any, **named: Any) -> None:
+            self._store(cls._given.bind(*batch, **named).arguments)
+
+        # a MetricCollection passes on the keyword arguments that a signature names
+        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.Signature([itself, *cls._given.parameters.values()])
+        update.__signature__ = signature  # type: ignore[attr-defined]
+        update.__doc__ = f"Add a batch: {', '.join(takes)}."
+        cls.update = update  # type: ignore[assignment, method-assign]
+
+    def __init__(self, **settings: Any) -> None:
+        parameters = inspect.signature(self.function).parameters
+        own = {name: settings.pop(name) for name in parameters if name in settings}
+        super().__init__(**settings)
+        for name, one in parameters.items():
+            if one.default is one.empty and name not in own and name not in self._given.parameters:
+                raise BadInput(f"{type(self).__name__} needs {name}=…")
+        self.settings = own
+        for name in self.rows or self._given.parameters:
             self.add_state(name, [], dist_reduce_fx="cat")
+        if self.rows:
+            # A MetricCollection updates only one of several metrics with equal states. Rows of
+            # different settings may happen to be equal in the first batch; this number is not.
+            self.add_state("number", torch.tensor(next(_COUNT)), dist_reduce_fx="max")
 
-    def _keep(self, *values: Tensor) -> None:
-        for name, value in zip(self.kept, values, strict=True):
+    def _store(self, batch: Mapping[str, Any]) -> None:
+        if self.rows:
+            found = self.function(**batch, **self.settings)
+            alone = isinstance(found, Tensor)
+            values = {name: found if alone else getattr(found, name) for name in self.rows}
+        else:
+            values = {name: torch.as_tensor(value) for name, value in batch.items()}
+            if len({value.shape[:1] for value in values.values()}) > 1:
+                shapes = " and ".join(str(tuple(value.shape)) for value in values.values())
+                raise BadInput(f"{' and '.join(values)} must be of the same items, not {shapes}")
+        for name, value in values.items():
             getattr(self, name).append(value.detach())
 
-    def _all(self) -> list[Tensor]:
-        """Everything kept, by name."""
-        states = [getattr(self, name) for name in self.kept]
-        if any(isinstance(state, list) and not state for state in states):
+    def _stored(self) -> dict[str, Tensor]:
+        """Everything that was stored, by name."""
+        states = {name: getattr(self, name) for name in self.rows or self._given.parameters}
+        if any(isinstance(state, list) and not state for state in states.values()):
             raise BadInput(f"{type(self).__name__} has seen no batch: call update first")
-        return [dim_zero_cat(state) for state in states]
+        return {name: dim_zero_cat(state) for name, state in states.items()}
+
+    def score(self) -> Any:
+        """The function's own result, with its settings; with ``rows``, the mean of each."""
+        stored = self._stored()
+        if not self.rows:
+            return self.function(**stored, **self.settings)
+        return {name: value.mean() for name, value in stored.items()}
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """The numbers of ``score``: a tensor where there is one, else tensors by name."""
+        found = self.score()
+        if is_dataclass(found):
+            found = {field.name: getattr(found, field.name) for field in fields(found)}
+        if not isinstance(found, Mapping):
+            return _number(found)
+        numbers = {
+            name: _number(value)
+            for name, value in found.items()
+            if isinstance(value, float | Tensor)
+        }
+        return numbers if len(numbers) > 1 else numbers.popitem()[1]
 
 
-class EquivarianceError(_Kept):
-    """``equivariance_error`` of latents (batch, time, capsules, *shape)."""
-
-    kept = ("errors",)
-    higher_is_better = False
-
-    def __init__(self, rate: float = 1.0, cyclic: bool = True, **options: Any) -> None:
-        super().__init__(**options)
-        self.rate, self.cyclic = rate, cyclic
-
-    def update(self, t: Tensor, axis: Tensor | None = None) -> None:
-        """Capsules of several axes are rolled along their own ``axis``, (batch, capsules)."""
-        self._keep(equivariance_errors(t, self.rate, self.cyclic, axis))
-
-    def compute(self) -> Tensor:
-        return self._all()[0].mean()
+def _number(value: float | Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
 
 
-class CapsuleCorrelation(_Kept):
-    """``capcorr``: {"capcorr_0": …}, a key for the column of every factor that moved."""
+# Functions of codes and factors -------------------------------------------------------------------
 
-    kept = ("rolls",)
+
+class MutualInformationGap(FunctionMetric, of=mig):
+    """``mig``."""
+
     higher_is_better = True
 
-    def __init__(self, rate: float = 1.0, **options: Any) -> None:
-        super().__init__(**options)
-        self.rate = rate
 
-    def update(self, t: Tensor, factors: Tensor) -> None:
-        """t: (batch, time, capsules, *shape), factors: (batch, time, factor)."""
-        rows = [t.new_zeros(0, 4, dtype=torch.double)]
-        for column, found in observed_rolls(t, factors, self.rate).items():
-            seen = torch.stack([found.observed, found.true, found.agreements], 1).double()
-            dropped = seen.new_full((found.dropped, 3), math.nan)
-            both = torch.cat([seen, dropped])
-            rows.append(torch.cat([both.new_full((len(both), 1), column), both], 1).to(t.device))
-        self._keep(torch.cat(rows))
+class SeparatedAttributes(FunctionMetric, of=sap):
+    """``sap``."""
 
-    def found(self) -> dict[int, CapCorr]:
-        """The values behind it, by column."""
-        rolls = self._all()[0].cpu()
+    higher_is_better = True
+
+
+class DisentanglementCompleteness(FunctionMetric, of=dci):
+    """``dci``: {"disentanglement", "completeness", "informativeness", "chance"}."""
+
+    higher_is_better = True
+
+
+class FactorVAEScore(FunctionMetric, of=factor_vae_score):
+    """``factor_vae_score``."""
+
+    higher_is_better = True
+
+
+class TopographicSmoothness(FunctionMetric, of=topographic_smoothness):
+    """``topographic_smoothness``: {"observed", "shuffled", "p_value"}."""
+
+    higher_is_better = True
+
+
+# Means over items ---------------------------------------------------------------------------------
+
+
+class EquivarianceError(
+    FunctionMetric, of=equivariance_errors, takes=("t", "axis"), rows=("errors",)
+):
+    """``equivariance_error``; settings ``rate`` and ``cyclic``."""
+
+    higher_is_better = False
+
+
+class LieEquivarianceError(
+    FunctionMetric,
+    of=lie_error,
+    takes=("x",),
+    rows=("derivative", "finite", "floor", "resampled"),
+):
+    """``lie_error`` of ``f`` under ``action``: {"derivative", "finite", "floor", "resampled"}."""
+
+    higher_is_better = False
+
+
+def _neighbour_hits(
+    codes: Tensor, classes: Tensor, train: tuple[Tensor, Tensor], k: int = 5
+) -> Tensor:
+    known = train[0].to(codes.device), train[1].to(codes.device)
+    return nearest_neighbour_hits(known, (codes, classes), k).double()
+
+
+class NearestNeighbourAccuracy(
+    FunctionMetric, of=_neighbour_hits, takes=("codes", "classes"), rows=("right",)
+):
+    """``nearest_neighbour_accuracy`` among ``train``, training codes and their classes."""
+
+    higher_is_better = True
+
+
+def _probe_hits(codes: Tensor, classes: Tensor, probe: Probe) -> Tensor:
+    return (probe(codes.flatten(1)).argmax(1) == classes).double()
+
+
+class LinearProbeAccuracy(
+    FunctionMetric, of=_probe_hits, takes=("codes", "classes"), rows=("right",)
+):
+    """``linear_probe_accuracy`` of a probe that is fitted once, to training codes and classes."""
+
+    higher_is_better = True
+
+    def __init__(
+        self, train: tuple[Tensor, Tensor], strength: float = STRENGTH, **options: Any
+    ) -> None:
+        super().__init__(probe=fit_probe(train[0].flatten(1), train[1], strength), **options)
+
+
+# Others -------------------------------------------------------------------------------------------
+
+
+class TraversalGain(
+    FunctionMetric,
+    of=prediction,
+    takes=("x", "predicted", "unseen", "factors"),
+    rows=tuple(Traversal.__dataclass_fields__),
+):
+    """The gain of predicted frames over a sequence's mean frame, as ``prediction`` defines it."""
+
+    higher_is_better = True
+
+    def score(self) -> Traversal:
+        return Traversal(**self._stored())
+
+    def compute(self) -> Tensor:
+        gain = self.score().overall
+        return _number(math.nan if gain is None else gain)
+
+
+def _rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> Tensor:
+    """Column, roll seen, true roll and agreement of every sequence; NaN where it was dropped."""
+    rows = [t.new_zeros(0, 4, dtype=torch.double)]
+    for column, found in observed_rolls(t, factors, rate).items():
+        seen = torch.stack([found.observed, found.true, found.agreements], 1).double()
+        dropped = seen.new_full((found.dropped, 3), math.nan)
+        both = torch.cat([seen, dropped])
+        rows.append(torch.cat([both.new_full((len(both), 1), column), both], 1).to(t.device))
+    return torch.cat(rows)
+
+
+class CapsuleCorrelation(FunctionMetric, of=_rolls, rows=("rolls",)):
+    """``capcorr``: {"capcorr_0": …}, a key for the column of every factor that moved."""
+
+    higher_is_better = True
+
+    def score(self) -> dict[int, CapCorr]:
+        """The values behind the correlations, by column."""
+        rolls = self._stored()["rolls"].cpu()
         by_column = {}
         for column in rolls[:, 0].unique().long().tolist():
             mine = rolls[rolls[:, 0] == column, 1:]
@@ -124,195 +282,4 @@ class CapsuleCorrelation(_Kept):
         return by_column
 
     def compute(self) -> dict[str, Tensor]:
-        return {f"capcorr_{n}": _number(one.correlation) for n, one in self.found().items()}
-
-
-class _OfCodes(_Kept):
-    """A function of codes and factors, on all that were shown."""
-
-    kept = ("codes", "factors")
-    higher_is_better = True
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Any], **options: Any) -> None:
-        super().__init__(**options)
-        self.function = function
-
-    def update(self, codes: Tensor, factors: Tensor) -> None:
-        """Codes (items, ...) and factors (items, factor), or (batch, time, ...) of both."""
-        codes, factors = torch.as_tensor(codes), torch.as_tensor(factors)
-        if codes.shape[:1] != factors.shape[:1]:
-            raise BadInput(
-                f"codes and factors must be of the same items, not {tuple(codes.shape)} and "
-                f"{tuple(factors.shape)}"
-            )
-        self._keep(codes, factors)
-
-    def score(self) -> Any:
-        """The function's own answer, with its settings."""
-        return self.function(*self._all())
-
-    def compute(self) -> Tensor | dict[str, Tensor]:
-        return _number(self.score().value)
-
-
-class MutualInformationGap(_OfCodes):
-    """``mig``."""
-
-    def __init__(
-        self, bins: int = 20, discretise: Discretiser = equal_counts, **options: Any
-    ) -> None:
-        super().__init__(partial(mig, bins=bins, discretise=discretise), **options)
-
-
-class SeparatedAttributes(_OfCodes):
-    """``sap``."""
-
-    def __init__(self, seed: int = 0, standardise: bool = True, **options: Any) -> None:
-        super().__init__(partial(sap, seed=seed, standardise=standardise), **options)
-
-
-class DisentanglementCompleteness(_OfCodes):
-    """``dci``: {"disentanglement", "completeness", "informativeness", "chance"}."""
-
-    def __init__(
-        self, seed: int = 0, classifier: Callable[[int], Any] = forest, **options: Any
-    ) -> None:
-        super().__init__(partial(dci, seed=seed, classifier=classifier), **options)
-
-    def compute(self) -> dict[str, Tensor]:
-        found = self.score()
-        names = ("disentanglement", "completeness", "informativeness", "chance")
-        return {name: _number(getattr(found, name)) for name in names}
-
-
-class FactorVAEScore(_OfCodes):
-    """``factor_vae_score``."""
-
-    def __init__(
-        self,
-        batch: int = 64,
-        votes: int = 10_000,
-        tests: int = 5_000,
-        dead: float = 0.01,
-        seed: int = 0,
-        **options: Any,
-    ) -> None:
-        function = partial(
-            factor_vae_score, batch=batch, votes=votes, tests=tests, dead=dead, seed=seed
-        )
-        super().__init__(function, **options)
-
-
-class TopographicSmoothness(_Kept):
-    """``topographic_smoothness``: {"observed", "shuffled", "p_value"}."""
-
-    kept = ("t",)
-    higher_is_better = True
-
-    def __init__(
-        self, permutations: int = 999, seed: int = 0, cyclic: bool = True, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.function = partial(
-            topographic_smoothness, permutations=permutations, seed=seed, cyclic=cyclic
-        )
-
-    def update(self, t: Tensor) -> None:
-        """t: (batch, time, capsules, *shape)."""
-        self._keep(as_latents(t))
-
-    def compute(self) -> dict[str, Tensor]:
-        found = self.function(*self._all())
-        names = ("observed", "shuffled", "p_value")
-        return {name: _number(getattr(found, name)) for name in names}
-
-
-class NearestNeighbourAccuracy(_Kept):
-    """``nearest_neighbour_accuracy`` of the codes shown, among training codes given at once."""
-
-    kept = ("right",)
-    higher_is_better = True
-
-    def __init__(self, train: tuple[Tensor, Tensor], k: int = 5, **options: Any) -> None:
-        super().__init__(**options)
-        self.train_codes, self.train_classes, self.k = *train, k
-
-    def update(self, codes: Tensor, classes: Tensor) -> None:
-        train = self.train_codes.to(codes.device), self.train_classes.to(codes.device)
-        share = nearest_neighbour_accuracy(train, (codes, classes), self.k)
-        right = torch.arange(len(codes), device=codes.device) < round(share * len(codes))
-        self._keep(right.double())
-
-    def compute(self) -> Tensor:
-        return self._all()[0].mean()
-
-
-class LinearProbeAccuracy(_Kept):
-    """``linear_probe_accuracy`` of the codes shown, of the best probe on training codes."""
-
-    kept = ("right",)
-    higher_is_better = True
-
-    def __init__(
-        self, train: tuple[Tensor, Tensor], strength: float = STRENGTH, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.probe = fit_probe(train[0].flatten(1), train[1], strength)
-
-    def update(self, codes: Tensor, classes: Tensor) -> None:
-        self._keep((self.probe(codes.flatten(1)).argmax(1) == classes).double())
-
-    def compute(self) -> Tensor:
-        return self._all()[0].mean()
-
-
-class TraversalGain(_Kept):
-    """The gain of predicted frames over a sequence's mean frame, as ``prediction`` has it."""
-
-    kept = tuple(Traversal.__dataclass_fields__)
-    higher_is_better = True
-
-    def __init__(self, likelihood: str = Likelihood.BERNOULLI, **options: Any) -> None:
-        super().__init__(**options)
-        self.likelihood = likelihood
-
-    def update(
-        self, x: Tensor, predicted: Tensor, unseen: Tensor, factors: Tensor | None = None
-    ) -> None:
-        """x, predicted: (batch, time, *frame); unseen: (batch, time)."""
-        found = prediction(x, predicted, unseen, factors, self.likelihood)
-        self._keep(*(getattr(found, name) for name in self.kept))
-
-    def compute(self) -> Tensor:
-        gain = Traversal(*self._all()).overall
-        return _number(math.nan if gain is None else gain)
-
-
-class LieEquivarianceError(_Kept):
-    """``lie_error`` of f, meant over the images shown: {"derivative", "finite", "floor", …}."""
-
-    kept = ("derivative", "finite", "floor", "resampled")
-    higher_is_better = False
-
-    def __init__(
-        self,
-        f: Function,
-        action: Action,
-        step: float = 0.1,
-        invariant: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.function = partial(lie_error, f, action=action, step=step, invariant=invariant)
-
-    def update(self, x: Tensor) -> None:
-        """x: (images, …, height, width)."""
-        found = self.function(x)
-        self._keep(*(getattr(found, name) for name in self.kept))
-
-    def compute(self) -> dict[str, Tensor]:
-        return {name: of.mean() for name, of in zip(self.kept, self._all(), strict=True)}
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.double)
+        return {f"capcorr_{n}": _number(one.correlation) for n, one in self.score().items()}
