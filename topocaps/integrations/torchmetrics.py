@@ -217,7 +217,7 @@ class NearestNeighbourAccuracy(
 
 
 def _probe_hits(codes: Tensor, classes: Tensor, probe: Probe) -> Tensor:
-    return (probe(codes.flatten(1)).argmax(1) == classes).double()
+    return probe.hits(codes.flatten(1), classes).double()
 
 
 class LinearProbeAccuracy(
