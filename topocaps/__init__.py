@@ -9,6 +9,7 @@ from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
 from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
+from topocaps.references import citation
 from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
@@ -37,6 +38,7 @@ __all__ = [
     "Walk",
     "__version__",
     "capsules",
+    "citation",
     "data",
     "evaluate",
     "fit",

@@ -21,6 +21,7 @@ class GenerativeModel(nn.Module, ABC):
 
     #: names of what ``evidence`` returns and training records: the bound, what is decoded, the rest
     terms: ClassVar[tuple[str, ...]]
+    citations: ClassVar[tuple[str, ...]]  #: BibTeX entries of the source of the model
     config: dict[str, Any] | None = None  #: what rebuilds it; None for networks of your own
     likelihood: Likelihood
     #: whether ``torch.func.vmap`` can map ``evidence`` over models, which draws by ``noise`` alone:

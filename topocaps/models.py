@@ -25,7 +25,16 @@ from topocaps.networks import (
 )
 from topocaps.sequence_model import SequenceModel
 from topocaps.student_t import TopographicStudentT, studentize
-from topocaps.topography import Topography
+from topocaps.topography import KELLER_2021, Topography
+
+KINGMA_2014 = """\
+@inproceedings{kingma2014auto,
+  title = {Auto-Encoding Variational {Bayes}},
+  author = {Kingma, Diederik P. and Welling, Max},
+  booktitle = {International Conference on Learning Representations},
+  year = {2014},
+  url = {https://arxiv.org/abs/1312.6114},
+}"""
 
 
 class TopographicVAE(SequenceModel):
@@ -43,6 +52,8 @@ class TopographicVAE(SequenceModel):
     >>> t.shape, model.decode(topography.roll(t[:, 0], 3)).shape
     (torch.Size([2, 6, 4, 6]), torch.Size([2, 1, 8, 8]))
     """
+
+    citations = (KELLER_2021,)
 
     @property
     def drawn(self) -> list[tuple[int, ...]]:
@@ -129,6 +140,7 @@ class VAE(SequenceModel):
     0.0
     """
 
+    citations = (KINGMA_2014,)
     shares = False
 
     def __init__(

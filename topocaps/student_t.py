@@ -9,12 +9,14 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, StudentT, constraints
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, chosen
+from topocaps.references import cites
+from topocaps.topography import KELLER_2021, Topography, chosen
 
 #: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
 SMALLEST_ENERGY = 1e-12
 
 
+@cites(KELLER_2021)
 def studentize(
     z: Tensor,
     u: Tensor,
@@ -57,6 +59,7 @@ class TopographicStudentT(Distribution):
     torch.Size([10, 6, 2, 5])
     """
 
+    citations = (KELLER_2021,)
     arg_constraints = {}  # noqa: RUF012 (torch's convention)
     has_rsample = True
 
@@ -136,6 +139,7 @@ class ProductOfStudentT(Distribution):
     tensor([2., 2., 2.])
     """
 
+    citations = (KELLER_2021,)
     arg_constraints = {}  # noqa: RUF012
     support = constraints.real
     has_rsample = True

@@ -30,13 +30,14 @@ import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput
-from topocaps.metrics.capcorr import CapCorr, observed_rolls
+from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.disentanglement import dci, factor_vae_score, mig, sap
 from topocaps.metrics.equivariance import equivariance_errors
 from topocaps.metrics.lie import lie_error
 from topocaps.metrics.neighbours import nearest_neighbour_hits, topographic_smoothness
 from topocaps.metrics.probes import STRENGTH, Probe, fit_probe
 from topocaps.metrics.traversal import Traversal, prediction
+from topocaps.references import cites, references
 
 try:
     from torchmetrics import Metric
@@ -64,6 +65,7 @@ class FunctionMetric(Metric):
     is_differentiable = False
     function: ClassVar[Callable[..., Any]]
     rows: ClassVar[tuple[str, ...]]
+    citations: ClassVar[tuple[str, ...]]  #: BibTeX entries, those of the function
     _given: ClassVar[inspect.Signature]
 
     def __init_subclass__(
@@ -73,6 +75,7 @@ class FunctionMetric(Metric):
         parameters = inspect.signature(of).parameters
         takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
         cls.function, cls.rows = staticmethod(of), rows
+        cls.citations = getattr(of, "citations", ())
         cls._given = inspect.Signature([parameters[name] for name in takes])
 
         def update(self: FunctionMetric, *batch: Any, **named: Any) -> None:
@@ -254,6 +257,7 @@ class TraversalGain(
         return _number(math.nan if gain is None else gain)
 
 
+@cites(*references(capcorr))
 def _rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> Tensor:
     """Column, roll seen, true roll and agreement of every sequence; NaN where it was dropped."""
     rows = [t.new_zeros(0, 4, dtype=torch.double)]

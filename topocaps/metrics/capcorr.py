@@ -13,7 +13,8 @@ from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
-from topocaps.topography import roll
+from topocaps.references import cites
+from topocaps.topography import KELLER_2021, roll
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class CapCorr:
         return ((a * b).sum() / scale).item() if scale > 0 else math.nan
 
 
+@cites(KELLER_2021)
 def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
     """{factor column: correlation}, for the factors that move.
 
@@ -63,6 +65,7 @@ def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
     return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
 
 
+@cites(KELLER_2021)
 def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr]:
     r"""The rolls of Eq. 16 for every factor that moves.
 

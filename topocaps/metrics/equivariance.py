@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
-from topocaps.topography import Topography, chosen, roll
+from topocaps.references import cites
+from topocaps.topography import KELLER_2021, Topography, chosen, roll
 
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 
 
+@cites(KELLER_2021)
 def equivariance_error(t: Any, rate: float = 1.0) -> float:
     r"""Mean over sequences of :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`.
 
@@ -33,6 +35,7 @@ def equivariance_error(t: Any, rate: float = 1.0) -> float:
     return equivariance_errors(t, rate).mean().item()
 
 
+@cites(KELLER_2021)
 def equivariance_errors(
     t: Any, rate: float = 1.0, cyclic: bool = True, axis: Tensor | None = None
 ) -> Tensor:
@@ -60,6 +63,7 @@ def equivariance_errors(
     return errors
 
 
+@cites(KELLER_2021)
 def chance_equivariance_error(topography: Topography, frames: int, rate: float = 1.0) -> float:
     """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
 

@@ -20,7 +20,17 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from topocaps.errors import BadInput
+from topocaps.references import cites
 from topocaps.topography import roll
+
+GRUVER_2022 = """\
+@article{gruver2022lie,
+  title = {The {Lie} Derivative for Measuring Learned Equivariance},
+  author = {Gruver, Nate and Finzi, Marc and Goldblum, Micah and Wilson, Andrew Gordon},
+  journal = {arXiv preprint arXiv:2210.02984},
+  year = {2022},
+  url = {https://arxiv.org/abs/2210.02984},
+}"""
 
 Outside = Literal["zeros", "border", "reflection"]  # what grid_sample takes
 Action = Callable[[Tensor, float], Tensor]
@@ -80,6 +90,7 @@ class LieError:
     settings: dict[str, Any]
 
 
+@cites(GRUVER_2022)
 @torch.no_grad()
 def lie_error(
     f: Function, x: Tensor, action: Action, step: float = 0.1, invariant: bool = False

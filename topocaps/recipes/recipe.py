@@ -14,6 +14,7 @@ from topocaps.learned import Learned
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Likelihood, Norm
 from topocaps.recipes.base import BaseRecipe
+from topocaps.references import references
 from topocaps.topography import Topography
 
 
@@ -73,6 +74,11 @@ class Recipe(BaseRecipe):
             raise BadInput("convolutional networks have no norm, and no W to learn or be sparse")
         if self.model is VAE and (self.learned is not Learned.NOTHING or self.sparsity):
             raise BadInput("a VAE has no W to learn, and no capsules that could be sparse")
+
+    @property
+    def citations(self) -> tuple[str, ...]:
+        """BibTeX entries of the model and of the data."""
+        return references(self.model, self.data)
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""

@@ -19,6 +19,7 @@ from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, read_weights, write_atomically, write_json, write_weights
 from topocaps.generative import GenerativeModel, check_values
 from topocaps.machine import free_memory
+from topocaps.references import references
 from topocaps.topography import Topography
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
@@ -47,6 +48,11 @@ class Run:
         went = self.failure or f"{counted(len(self.history), 'epoch')} in {self.seconds:.0f} s"
         where = "" if self.folder is None else f", in {self.folder.path}"
         return f"Run({type(self.model).__name__}: {went} on {self.device}{where})"
+
+    @property
+    def citations(self) -> tuple[str, ...]:
+        """BibTeX entries of the model."""
+        return references(self.model)
 
     @property
     def best_epoch(self) -> int | None:
