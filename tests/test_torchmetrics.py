@@ -243,12 +243,22 @@ class Covariance(adapted.FunctionMetric, of=covariance):
     """A metric of a user's own function."""
 
 
+class Halved(Covariance):
+    """A metric that changes what another computes."""
+
+    def compute(self):
+        return super().compute() / 2
+
+
 def test_a_function_of_your_own_is_a_metric_in_a_line():
     a, b = torch.randn(2, 50, dtype=torch.double)
     metric = Covariance(scale=3.0)
     for batch in parts((a, b), 20, 30):
         metric.update(*batch)
     same(metric.compute(), covariance(a, b, 3.0).item())
+    half = Halved()
+    half.update(a, b)
+    same(half.compute(), covariance(a, b).item() / 2)
 
 
 def test_a_metric_refuses_what_it_cannot_use():

@@ -69,9 +69,15 @@ class FunctionMetric(Metric):
     _given: ClassVar[inspect.Signature]
 
     def __init_subclass__(
-        cls, *, of: Callable[..., Any], takes: tuple[str, ...] = (), rows: tuple[str, ...] = ()
+        cls,
+        *,
+        of: Callable[..., Any] | None = None,
+        takes: tuple[str, ...] = (),
+        rows: tuple[str, ...] = (),
     ) -> None:
         super().__init_subclass__()
+        if of is None:  # a subclass of the metric of a function
+            return
         parameters = inspect.signature(of).parameters
         takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
         cls.function, cls.rows = staticmethod(of), rows
