@@ -146,7 +146,7 @@ class _Part:
     outputs: Mapping[str, Tensor]
 
     def onnx(self, name: str) -> bytes:
-        """The content of the file, traced with other numbers of sequences and frames than the example."""
+        """The content of the file, traced with other numbers of items than the example."""
         batch, time = Dim("batch"), Dim("time")
         shown = dict(self.inputs)
         axes: dict[str, Any] = dict.fromkeys(shown)
