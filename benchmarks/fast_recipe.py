@@ -19,7 +19,7 @@ import topocaps as tc
 from topocaps.recipes import find
 from topocaps.training.engine import Engine
 
-COLUMNS = {name: find(f"mnist/camera-ready/tvae-{name}") for name in ("1_2", "5_36")}
+COLUMNS = {name: find(f"mnist/letter/tvae-{name}") for name in ("1_2", "5_36")}
 ADAM = tc.Adam(1e-3, betas=(0.9, 0.99))
 
 

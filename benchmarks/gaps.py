@@ -25,8 +25,8 @@ def main():
     found = {}
     for share in SHARES:
         generator = torch.Generator().manual_seed(0)
-        there = torch.rand(len(splits.train.images), generator=generator) >= share
-        sequences = replace(splits.train, there=there)
+        present = torch.rand(len(splits.train.images), generator=generator) >= share
+        sequences = replace(splits.train, present=present)
         models = [RECIPE.build(sequences.frame_shape, seed) for seed in SEEDS]
         train(models, sequences, RECIPE.training, seeds=SEEDS)
         measured = [tc.evaluate(one, held_out, rate=RECIPE.rate) for one in models]

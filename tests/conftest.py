@@ -70,7 +70,7 @@ every_topography_of_the_papers = every(TOPOGRAPHIES)  # cyclic, whole steps: W i
 def pooling(request, monkeypatch):
     """Both ways to apply W, whatever the size."""
     limit = math.inf if request.param == "product" else 0
-    monkeypatch.setattr("topocaps.topography.SMALL", limit)
+    monkeypatch.setattr("topocaps.latents.topography.SMALL", limit)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def given(numbers):
 
 
 def drawn_for(model, *shape):
-    return [normal(*shape, *numbers) for numbers in model.drawn]
+    return [normal(*shape, *numbers) for numbers in model.noise_shapes]
 
 
 def is_zero(draws):

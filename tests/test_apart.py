@@ -161,7 +161,7 @@ def test_two_motions_take_two_axes_and_what_is_missing_is_filled_along_them():
     ],
 )
 def test_axes_that_nothing_moves_along_cannot_be_kept_apart(settings):
-    with pytest.raises(tc.BadInput, match="kept apart"):
+    with pytest.raises(tc.BadInput, match="apart=True needs at least 2 axes"):
         tc.Topography(1, **settings, apart=True)
     with pytest.raises(tc.BadInput, match="apart must be True or False"):
         tc.Topography(1, (5, 5), window=3, apart="yes")
@@ -179,7 +179,7 @@ def test_the_error_is_of_latents_and_rolls_along_the_same_axis():
     """Untrained, axes are guesses: the error must not be that of guessing twice."""
     model, x = tvae(tc.Topography(2, (5, 5), window=3, apart=True)), torch.rand(40, 5, *FRAME)
     walked = tc.metrics.traversal(model, x)
-    mixed = model.way(model.encode_ways(x, sample=True), 1 - walked.axis)
+    mixed = model.select_axis(model.encode_per_axis(x, sample=True), 1 - walked.axis)
     wrong = equivariance_errors(mixed, axis=walked.axis).mean().item()
     assert tc.evaluate(model, x)["equivariance_error"] < 0.97 * wrong
 
@@ -196,13 +196,13 @@ def test_a_stream_foretells_along_the_axis_that_is_named():
     x, stream = torch.rand(5, 6, *FRAME), model.stream()
     for frame in x.unbind(1):
         stream(frame)
-    ways = [t[:, -1] for t in model.encode_ways(x)]
-    for axis, t in enumerate(ways):
+    per_axis = [t[:, -1] for t in model.encode_per_axis(x)]
+    for axis, t in enumerate(per_axis):
         for named in (axis, axis - 2, [axis, axis]):
             expected = model.decode(model.roll(t, 1, axis))
             torch.testing.assert_close(stream.predict(1, axis=named)[:, 0], expected)
-    taken = model.taken(x, model.encode_ways(x))[:, -1]
-    for n, axis in enumerate(taken.tolist()):
+    inferred = model.inferred_axis(x, model.encode_per_axis(x))[:, -1]
+    for n, axis in enumerate(inferred.tolist()):
         torch.testing.assert_close(stream.predict()[n], stream.predict(axis=axis)[n])
 
 
@@ -220,7 +220,7 @@ def test_axes_count_from_either_end_and_are_the_same_for_all_capsules():
         some, others = (tc.traverse(model, x, axis=axis) for axis in (one, same))
         torch.testing.assert_close(some.rolled, others.rolled)
         assert torch.equal(some.axis, others.axis) and (some.axis >= 0).all()
-    with pytest.raises(tc.BadInput, match="all capsules of a sequence take the same"):
+    with pytest.raises(tc.BadInput, match="all capsules of a sequence must have the same axis"):
         model.fill(x, mask, axis=[0, 1])
 
 

@@ -191,7 +191,7 @@ def test_the_noise_that_is_asked_for_is_the_noise_that_is_named(sizes, poses_are
         return torch.randn_like(like)
 
     model.evidence(images_of(model, 3, 2), noise)
-    assert asked == [(3, 2, *shape) for shape in model.drawn]
+    assert asked == [(3, 2, *shape) for shape in model.noise_shapes]
 
 
 @both_poses
@@ -217,7 +217,9 @@ def test_a_picture_has_its_bound_whatever_stands_beside_it():
 def test_what_is_believed_is_drawn_when_the_noise_is_zero(poses_are):
     model = model_of((2, 2, 3), poses_are=poses_are, temperature=0.7)
     x = images_of(model, 3)
-    wanted, _ = believed(model, x, [torch.zeros(3, *shape, **DOUBLE) for shape in model.drawn])
+    wanted, _ = believed(
+        model, x, [torch.zeros(3, *shape, **DOUBLE) for shape in model.noise_shapes]
+    )
     for found, one in zip(model.believe(x), wanted, strict=True):
         torch.testing.assert_close(found.logits, one.logits)
         torch.testing.assert_close(found.poses, one.poses)

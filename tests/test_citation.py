@@ -15,12 +15,12 @@ from topocaps.data.sprites import MATTHEY_2017, growing_sprites
 from topocaps.evidence import BURDA_2016
 from topocaps.generative import GenerativeModel
 from topocaps.integrations import torchmetrics as adapted
+from topocaps.latents.topography import KELLER_2021
 from topocaps.metrics.disentanglement import CHEN_2018, EASTWOOD_2018, KIM_2018, KUMAR_2018
 from topocaps.metrics.lie import GRUVER_2022
 from topocaps.models import KINGMA_2014
 from topocaps.recipes import DATA, RECIPES
 from topocaps.references import TOPOCAPS, cites, references
-from topocaps.topography import KELLER_2021
 from topocaps.training.watching import Silent
 
 CITATION = (Path(__file__).parents[1] / "CITATION.cff").read_text()

@@ -99,7 +99,13 @@ def test_examples_in_docstrings(name):
 
 def test_main_nouns_have_an_example():
     finder = doctest.DocTestFinder()
-    modules = ("topography", "student_t", "models", "evidence", "metrics.equivariance")
+    modules = (
+        "latents.topography",
+        "latents.student_t",
+        "models",
+        "evidence",
+        "metrics.equivariance",
+    )
     for name in modules:
         module = importlib.import_module(f"topocaps.{name}")
         assert any(test.examples for test in finder.find(module)), name

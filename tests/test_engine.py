@@ -8,7 +8,7 @@ from test_training import ADAM, FRAME, SGD, TOPOGRAPHY, StopAt, assert_same, fra
 
 import topocaps as tc
 from topocaps.arithmetic import seeded
-from topocaps.pooling import TopographyStack
+from topocaps.latents.stack import TopographyStack
 from topocaps.training.descent import Plain
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train

@@ -105,7 +105,7 @@ def test_the_bound_of_some_frames_is_on_the_evidence_of_those():
     whole = log_px(model, X, 3, torch.ones(1, 3, dtype=torch.bool))
     torch.manual_seed(0)
     torch.testing.assert_close(log_px(model, X, 3), whole)
-    with pytest.raises(BadInput, match="True where a frame is there"):
+    with pytest.raises(BadInput, match="True where a frame is present"):
         log_px(model, X, 3, mask[:, :2])
 
 

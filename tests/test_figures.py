@@ -41,7 +41,7 @@ def test_missing_frames_are_drawn_as_the_sequence_moves():
     """Of two axes, each sequence's own; where time does not close, not round its ends."""
     topography = tc.Topography(1, (5, 5), window=3)
     model = tc.TopographicVAE.mlp(frame_shape=(1, 5, 5), topography=topography, hidden=(3,))
-    model.encode_ways = lambda x, sample=False, mask=None: [x]
+    model.encode_per_axis = lambda x, sample=False, mask=None: [x]
     model.decode = lambda t: t
     model.x_given_t.forward = lambda t: torch.distributions.Independent(
         torch.distributions.Bernoulli(t.clamp(1e-4, 1 - 1e-4), validate_args=False), 3

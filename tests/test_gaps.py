@@ -98,9 +98,9 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_gaps(tmp_path):
 @pytest.mark.parametrize(
     "mask, said",
     [
-        (torch.zeros(10, 6, dtype=torch.bool), "no frame that is there"),
-        (torch.ones(10, 5, dtype=torch.bool), "True where a frame is there"),
-        (torch.ones(10, 6), "True where a frame is there"),
+        (torch.zeros(10, 6, dtype=torch.bool), "at least one frame that is present"),
+        (torch.ones(10, 5, dtype=torch.bool), "True where a frame is present"),
+        (torch.ones(10, 6), "True where a frame is present"),
         ("there", "array or a tensor"),
         ([[True], [True, False]], "array or a tensor"),
     ],
@@ -113,10 +113,10 @@ def test_masks_that_make_no_sense_are_refused(mask, said):
 def test_a_mask_is_a_copy_and_bytes_are_judged_by_what_is_there():
     mask = some_missing()
     sequences = tc.Sequences.of(frames(), mask)
-    before = sequences.there.clone()
+    before = sequences.present.clone()
     mask[:] = True
-    assert torch.equal(sequences.there, before)
-    assert tc.Sequences.of(frames(), mask).there is None
+    assert torch.equal(sequences.present, before)
+    assert tc.Sequences.of(frames(), mask).present is None
     zeros = torch.zeros(2, 2, 3, dtype=torch.uint8)
     zeros[:, 1] = 255
     with pytest.raises(tc.BadInput, match="all 0 or 1"):

@@ -38,7 +38,7 @@ def steps(members, seeds, count):
     found = []
     for _ in range(count):
         uniform = numbers.uniform(BATCH, digits.numbers)
-        noise = [numbers.normal(BATCH, 1, *shape) for shape in stack.model.drawn]
+        noise = [numbers.normal(BATCH, 1, *shape) for shape in stack.model.noise_shapes]
         found.append(descent.step(digits, uniform, noise)[0])
     stack.write_back()
     return torch.stack(found, 1)

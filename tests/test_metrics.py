@@ -8,8 +8,8 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent, Normal
 
 from topocaps import VAE, BadInput, Topography, metrics
+from topocaps.latents.rolling import roll
 from topocaps.metrics.traversal import EDGE, Traversal, unseen_lags
-from topocaps.topography import roll
 
 S = D = 6
 

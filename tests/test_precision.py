@@ -9,7 +9,7 @@ from test_engine import company
 from test_training import TOPOGRAPHY, StopAt, frames, model
 
 import topocaps as tc
-from topocaps.pooling import TopographyStack
+from topocaps.latents.stack import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.watching import Silent
 

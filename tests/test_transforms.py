@@ -1,18 +1,13 @@
 """Transformed images: what turns, grows and changes colour does so exactly, and one at a time."""
 
-import gzip
-import hashlib
-import http.server
-import os
-import struct
-import sys
-import threading
+import math
 
+import numpy as np
 import pytest
 import torch
+from torch.nn.functional import grid_sample
 
 import topocaps as tc
-from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import MOTIONS, SCALES, STEPS, TransformedImages, rgb, sample, turned
 from topocaps.recipes.data import Mnist
 
@@ -97,16 +92,171 @@ def test_rotation_and_hue_may_move_together(digits):
     torch.testing.assert_close(sequences.show(sequences.fixed()[3:4]).x[0, 5], expected)
 
 
-def test_a_leaning_digit_is_larger_where_it_is_nearer_and_goes_round():
-    image = torch.full((1, 28, 28), 255, dtype=torch.uint8)
+def test_the_combined_motion_neither_grows_nor_shrinks(digits):
+    """Every frame is the image, turned at scale 1."""
+    sequences = TransformedImages(digits, MOTIONS["combined"])
+    angles = torch.arange(STEPS) * (2 * torch.pi / STEPS)
+    expected = turned(28, 28, angles, torch.ones(STEPS))
+    assert torch.equal(sequences.views, expected)
+    disc = torch.zeros(1, 28, 28, dtype=torch.uint8)
+    y, x = torch.meshgrid(*[torch.arange(28) - 13.5] * 2, indexing="ij")
+    disc[0, x**2 + y**2 < 64] = 255
+    script = torch.tensor([[0, n, 0] for n in range(STEPS)])[None]  # red at every angle
+    ink = TransformedImages(disc, MOTIONS["combined"]).show(script).x[0, :, 0].sum((1, 2))
+    torch.testing.assert_close(ink, ink[:1].expand(STEPS), rtol=0.01, atol=0)
+
+
+# The centre ---------------------------------------------------------------------------------------
+
+DIGESTS = {
+    "single": "559e9f8af7a3bc64",
+    "combined": "65660bb47909cdce",
+}
+
+
+def old_views(angle, scale):
+    """Where pixels came from before a centre could be chosen, about the middle of 28 x 28."""
+    x = torch.arange(28) + 0.5 - 14
+    y = x[:, None]
+    cos, sin = (angle.cos() / scale)[..., None, None], (angle.sin() / scale)[..., None, None]
+    return torch.stack([(cos * x - sin * y) * (2 / 28), (sin * x + cos * y) * (2 / 28)], -1)
+
+
+def test_without_a_centre_frames_and_digests_stay_what_they_were(digits):
+    """To the bit: runs and results are told apart by them."""
+    angle = torch.arange(STEPS) * (2 * torch.pi / STEPS)
+    shape = STEPS, STEPS
+    views = {
+        "single": old_views(angle[:, None].expand(shape), SCALES.expand(shape)),
+        "combined": old_views(angle, torch.ones(STEPS)),
+    }
+    for motion, expected in views.items():
+        sequences = TransformedImages(digits, MOTIONS[motion])
+        assert sequences.digest() == DIGESTS[motion]
+        assert torch.equal(sequences.views, expected)
+        script = sequences.balanced(4, seed=3).fixed()
+        image, *seen, hue = script.unbind(-1)
+        places = expected[tuple(seen)].flatten(0, 1)
+        grey = (digits[image].float() / 255).flatten(0, 1)[:, None]
+        grey = grid_sample(grey, places, align_corners=False).reshape(*image.shape, 1, 28, 28)
+        frames = grey * rgb(hue / STEPS)[..., None, None]
+        assert torch.equal(sequences.show(script).x, frames)
+
+
+@pytest.mark.parametrize("motion", ["single", "combined"])
+def test_sets_with_other_centres_have_other_digests(digits, motion):
+    centres = (None, 14, 13.5, 0, 27)
+    sets = [TransformedImages(digits, MOTIONS[motion], centre=centre) for centre in centres]
+    assert len({one.digest() for one in sets}) == len(sets)
+    assert len({one.balanced(4, seed=0).digest() for one in sets}) == len(sets)
+    same = TransformedImages(digits, MOTIONS[motion], centre=14.0)
+    assert same.digest() == sets[1].digest() == same.to("cpu").digest()
+
+
+@pytest.mark.parametrize("motion", ["single", "combined"])
+def test_the_pixel_that_is_the_centre_keeps_its_value(digits, motion):
+    """At every angle and every scale; about the middle, it would not."""
+    sequences = TransformedImages(digits, MOTIONS[motion], centre=14)
+    values = (digits[3, 14, 14] / 255).expand(STEPS)
+    for column in range(len(sequences.names) - 1):  # all factors but hue
+        script = torch.zeros(STEPS, 1 + len(sequences.names), dtype=torch.long)
+        script[:, 0], script[:, 1 + column] = 3, torch.arange(STEPS)
+        shown = sequences.show(script[None]).x[0, :, 0, 14, 14]
+        torch.testing.assert_close(shown, values, rtol=0, atol=1e-5)
+        about_the_middle = TransformedImages(digits, MOTIONS[motion]).show(script[None])
+        assert (about_the_middle.x[0, :, 0, 14, 14] - values).abs().max() > 0.1
+
+
+def test_about_a_pixel_and_about_the_middle_frames_differ_by_a_shift():
+    """A turn by 180 degrees about pixel 14 is one about the middle, then a step right and down."""
+    image = torch.rand(1, 28, 28)
+    half_turn, once = torch.tensor([torch.pi]), torch.ones(1)
+    found = sample(image, turned(28, 28, half_turn, once, centre=14.0))
+    torch.testing.assert_close(found[:, 1:, 1:], image.flip(1, 2)[:, :-1, :-1], rtol=0, atol=1e-4)
+    about_middle = turned(28, 28, half_turn, 1.1 * once, centre=13.5)
+    torch.testing.assert_close(about_middle, turned(28, 28, half_turn, 1.1 * once))
+
+
+@pytest.mark.parametrize("centre", [-1, 28, 27.5, math.nan, math.inf, True, "middle"])
+def test_a_centre_that_is_no_pixel_is_refused(digits, centre):
+    with pytest.raises(tc.BadInput, match="centre must be the index of a pixel"):
+        TransformedImages(digits, centre=centre)
+    with pytest.raises(tc.BadInput, match="centre must be the index of a pixel"):
+        Mnist(centre=centre)
+
+
+# Perspective --------------------------------------------------------------------------------------
+
+
+def rotate_along_axis(height, width, degrees):
+    """The matrix of the released code, by NumPy: pixels of the image to pixels of the frame."""
+    angle = np.deg2rad(degrees)
+    sin, cos = np.sin(angle), np.cos(angle)
+    focal = np.sqrt(height**2 + width**2) / (2 * sin if sin != 0 else 1)
+    a1 = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1], [0, 0, 1]])
+    rx = np.eye(4)
+    ry = np.array([[cos, 0, -sin, 0], [0, 1, 0, 0], [sin, 0, cos, 0], [0, 0, 0, 1]])
+    rz = np.array([[cos, -sin, 0, 0], [sin, cos, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    t = np.eye(4)
+    t[2, 3] = focal
+    a2 = np.array([[focal, 0, width / 2, 0], [0, focal, height / 2, 0], [0, 0, 1, 0]])
+    return a2 @ t @ (rx @ ry @ rz) @ a1
+
+
+def bilinear(image, x, y):
+    """The value of an image between its pixels, black outside."""
+    height, width = image.shape
+    column, row = int(np.floor(x)), int(np.floor(y))
+    total = 0.0
+    for i, j in ((row, column), (row, column + 1), (row + 1, column), (row + 1, column + 1)):
+        if 0 <= i < height and 0 <= j < width:
+            total += image[i, j] * (1 - abs(y - i)) * (1 - abs(x - j))
+    return total
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (14, 20)])
+def test_perspective_is_that_of_the_released_code(height, width):
+    """Frames against matrices and interpolation by NumPy, pixel by pixel."""
+    image = torch.randint(256, (1, height, width), dtype=torch.uint8)
     sequences = TransformedImages(image, MOTIONS["perspective"])
-    script = torch.stack([torch.tensor([0, n, 0]) for n in range(STEPS)])[None]
-    red = sequences.show(script).x[0, :, 0] > 0.5
-    assert red.sum((1, 2)).min() > 0.3 * 784 and red.sum((1, 2)).max() < 784
-    left, right = red[0, :, :14].sum(), red[0, :, 14:].sum()
-    opposite = red[STEPS // 2]
-    assert left != right and opposite[:, 14:].sum() == left and opposite[:, :14].sum() == right
-    assert len({frame.numpy().tobytes() for frame in red}) == STEPS
+    assert sequences.names == ("perspective", "hue")
+    script = torch.tensor([[0, n, 0] for n in range(STEPS)])[None]
+    found = sequences.show(script).x[0, :, 0].numpy()  # in red
+    pixels = image[0].numpy() / 255
+    for n, frame in enumerate(found):
+        degrees = 181 if n == 9 else 20 * n
+        back = np.linalg.inv(rotate_along_axis(height, width, degrees) if n else np.eye(3))
+        for row in range(height):
+            for column in range(width):
+                x, y, z = back @ [column, row, 1]
+                expected = bilinear(pixels, x / z, y / z)
+                assert frame[row, column] == pytest.approx(expected, abs=1e-4)
+    assert len({frame.tobytes() for frame in found}) == STEPS
+
+
+def test_hue_advances_with_perspective(digits):
+    sequences = TransformedImages(digits, MOTIONS["perspective"])
+    batch = sequences.draw(20, torch.Generator().manual_seed(1))
+    assert (batch.factors.diff(dim=1) % STEPS == 1).all()
+    assert batch.x.isfinite().all() and batch.x.min() >= 0 and batch.x.max() <= 1
+
+
+def test_pixels_on_the_horizon_are_black():
+    """In images of 18 x 24, some pixels show a line that is infinitely far away."""
+    white = torch.full((1, 18, 24), 255, dtype=torch.uint8)
+    sequences = TransformedImages(white, MOTIONS["perspective"])
+    assert sequences.show(sequences.fixed()).x.isfinite().all()
+    assert sequences.views.abs().max() <= 4
+
+
+def test_perspective_has_a_centre_of_its_own(digits):
+    with pytest.raises(tc.BadInput, match="the perspective motion has a centre of its own"):
+        TransformedImages(digits, MOTIONS["perspective"], centre=14)
+    with pytest.raises(tc.BadInput, match="the perspective motion has a centre of its own"):
+        Mnist(motion="perspective", centre=14)
+
+
+# Fixed sets ---------------------------------------------------------------------------------------
 
 
 def test_a_fixed_set_has_every_image_once_and_the_factors_take_turns(digits):
@@ -128,150 +278,3 @@ def test_models_train_on_them(digits):
     assert run.history[-1]["elbo"] > run.history[0]["elbo"] + 100
     found = tc.evaluate(model, TransformedImages(digits).balanced(4, 0))
     assert set(found["capcorr"]) == {"rotation", "scale", "hue"} and found["sequences"] == 12
-
-
-# MNIST's files ------------------------------------------------------------------------------------
-
-
-def idx(values):
-    return struct.pack(f">{values.ndim + 1}I", 0x800 + values.ndim, *values.shape) + bytes(
-        values.flatten().tolist()
-    )
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Files of the right form with few images."""
-    module = sys.modules["topocaps.data.mnist"]  # the package has a function of that name
-    monkeypatch.setattr(module, "_FILES", {"train": 25, "t10k": 6})
-    monkeypatch.setattr(module, "VALIDATION", 5)
-    for which, count in {"train": 25, "t10k": 6}.items():
-        images = torch.arange(count * 784).reshape(count, 28, 28) % 251
-        plain, packed = idx(images), gzip.compress(idx(torch.arange(count) % 10))
-        (tmp_path / f"{which}-images-idx3-ubyte").write_bytes(plain)
-        (tmp_path / f"{which}-labels-idx1-ubyte.gz").write_bytes(packed)
-    return tmp_path
-
-
-def test_mnist_is_read_packed_or_not_and_split(folder, monkeypatch):
-    train, validation, test = tc.data.mnist(folder)
-    assert [len(train), len(validation), len(test)] == [20, 5, 6]
-    images, classes = tc.data.digits(folder)[0].images, tc.data.digits(folder)[0].classes
-    assert torch.equal(images[:20], train.images) and torch.equal(images[20:], validation.images)
-    assert classes.tolist() == [n % 10 for n in range(25)]
-    monkeypatch.setenv("TOPOCAPS_DATA", str(folder))
-    assert tc.data.mnist()[2].digest() == test.digest()
-
-
-class Mirror(http.server.BaseHTTPRequestHandler):
-    """Serves a folder, resumes, and breaks off after some bytes where it is told to."""
-
-    def do_GET(self):
-        name = self.path.rsplit("/", 1)[-1]
-        self.server.asked.append((name, self.headers.get("Range")))
-        content = self.server.files.get(name)
-        if content is None:
-            self.send_error(404)
-            return
-        wanted = self.headers.get("Range")
-        first = int(wanted[6:-1]) if wanted else 0
-        self.send_response(206 if wanted else 200)
-        self.send_header("Content-Length", str(len(content) - first))
-        self.end_headers()
-        self.wfile.write(content[first : self.server.breaks or None])
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def mirror():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
-        server.files, server.asked, server.breaks = {}, [], None
-        server.address = f"http://127.0.0.1:{server.server_port}/"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def test_a_download_goes_on_where_it_was_cut(mirror, tmp_path):
-    content = bytes(range(256)) * 1000
-    mirror.files["a.bin"], mirror.breaks = content, 100_000
-    with pytest.raises(NotDownloaded, match=r"got 100000 of 256000 bytes|IncompleteRead"):
-        download([mirror.address], "a.bin", tmp_path)
-    mirror.breaks = None
-    found = download([f"{mirror.address}nowhere/", mirror.address], "a.bin", tmp_path)
-    assert found.read_bytes() == content and ("a.bin", "bytes=100000-") in mirror.asked
-    assert not (tmp_path / "a.bin.part").exists()
-    with pytest.raises(NotDownloaded, match="404"):
-        download([mirror.address], "b.bin", tmp_path)
-
-
-def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
-    folder, mirror, monkeypatch, tmp_path_factory
-):
-    module = sys.modules["topocaps.data.mnist"]
-    monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
-    monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(module, "MIRRORS", (mirror.address,))
-    sums = {}
-    for plain in module._SUMS:
-        files = [folder / plain, folder / f"{plain}.gz"]
-        content = next(f for f in files if f.exists()).read_bytes()
-        content = content if (folder / plain).exists() else gzip.decompress(content)
-        mirror.files[f"{plain}.gz"] = gzip.compress(content)
-        sums[plain] = hashlib.sha256(content).hexdigest()[:16]
-    with pytest.raises(tc.BadInput, match=r"train-images-idx3-ubyte.gz as downloaded is not MNIST"):
-        tc.data.mnist()
-    monkeypatch.setattr(module, "_SUMS", sums)
-    assert len(tc.data.mnist()[0]) == 20
-    asked = len(mirror.asked)
-    assert len(tc.data.mnist()[0]) == 20 and len(mirror.asked) == asked
-
-
-def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
-    monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
-    monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys.modules["topocaps.data.mnist"], "MIRRORS", ("http://127.0.0.1:9/",))
-    with pytest.raises(tc.BadInput, match=r"--data, or in .TOPOCAPS_DATA .train-images-idx3-ubyte"):
-        tc.data.mnist()
-    images = folder / "train-images-idx3-ubyte"
-    good = images.read_bytes()
-    for broken in (good[:100], b"", good[:3] + b"\7" + good[4:]):
-        images.write_bytes(broken)
-        with pytest.raises(tc.BadInput, match="train-images-idx3-ubyte cannot be read"):
-            tc.data.mnist(folder)
-    images.write_bytes(good)
-    labels = folder / "train-labels-idx1-ubyte.gz"
-    labels.write_bytes(labels.read_bytes()[:-9])
-    with pytest.raises(tc.BadInput, match=r"train-labels-idx1-ubyte.gz cannot be read"):
-        tc.data.mnist(folder)
-    labels.unlink()
-    with pytest.raises(tc.BadInput, match=r"there is no train-labels-idx1-ubyte .or .gz. in"):
-        tc.data.mnist(folder)
-    for wrong in (torch.arange(7), torch.arange(25)):  # too few; a class 24
-        labels.write_bytes(gzip.compress(idx(wrong)))
-        with pytest.raises(tc.BadInput, match="is not MNIST: train should have 25 images"):
-            tc.data.mnist(folder)
-    labels.unlink()
-    images.unlink()
-    with pytest.raises(tc.BadInput, match="no train-images-idx3-ubyte, no train-labels-idx1-ubyte"):
-        tc.data.mnist(folder)
-
-
-def test_what_only_looks_like_mnist_is_not_called_so(folder, monkeypatch):
-    assert Mnist().load(folder).source == "files laid out as MNIST's, which are not MNIST"
-    sums = {file.stem: "" for file in folder.iterdir()}  # any sum will do
-    monkeypatch.setattr(sys.modules["topocaps.data.mnist"], "_SUMS", sums)
-    assert Mnist().load(folder).source == "MNIST"
-
-
-@pytest.mark.skipif("TOPOCAPS_DATA" not in os.environ, reason="needs MNIST's files")
-def test_the_real_mnist_is_what_it_was():
-    train, test = tc.data.digits()
-    assert train.classes[:5].tolist() == [5, 0, 4, 1, 9] and test.classes[:3].tolist() == [7, 2, 1]
-    assert [len(part) for part in tc.data.mnist()] == [48_000, 12_000, 10_000]
-    assert train.source == "MNIST"
-    assert train.images.float().mean().item() == pytest.approx(33.3184, abs=1e-3)

@@ -22,7 +22,7 @@ def test_every_frame_is_the_t_of_one_rolled_as_far_as_it_is_away(topography, fra
     walked = tc.traverse(one, x, axis=0)
     assert walked.x.shape == walked.rolled.shape == walked.reconstructed.shape == x.shape
     shown = walked.x if topography.cyclic and not topography.causal else x
-    t = one.encode_ways(shown)[0]  # along the first axis, where they are kept apart
+    t = one.encode_per_axis(shown)[0]  # along the first axis, where they are kept apart
     if topography.causal and topography.cyclic:  # begins with the frame whose past is there
         assert torch.equal(walked.x, x.roll(1 - topography.window, 1))
         t = t.roll(1 - topography.window, 1)

@@ -7,11 +7,11 @@ from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.evidence import Evidence, log_px, log_px_paper
 from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
+from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
+from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
 from topocaps.references import citation
-from topocaps.student_t import ProductOfStudentT, TopographicStudentT, studentize
-from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
 from topocaps.traversing import Walk, traverse

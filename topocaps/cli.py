@@ -24,6 +24,7 @@ from topocaps.recipes.data import OwnSequences
 from topocaps.reproduce import missing, named, names
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
+from topocaps.results_page import draw, write_page
 from topocaps.sequence_model import SequenceModel
 from topocaps.version import __version__
 
@@ -213,29 +214,41 @@ def reproduce(
         list[str], typer.Argument(help=f"Of {', '.join(names())}, extensions, and all.")
     ],
     epochs: Annotated[int | None, typer.Option(help="Of each, instead of its recipe's.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each model.", min=1)] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each model [each table's own number].", min=1)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results [results; results-short with --epochs].")
     ] = None,
     runs: Annotated[
         Path | None,
-        typer.Option(help="Folder of runs [runs/reproduce; runs/reproduce-short with --epochs]."),
+        typer.Option(help="Folder of runs [runs/reproduce; another one with --epochs]."),
     ] = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Write the page of what is there; run nothing.")
+    ] = False,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
     """Run what is missing of the papers' tables; write our numbers beside theirs.
 
-    Tables that are named together are trained together, which a GPU does in less time.
+    Tables that are named together are trained together, which a GPU does in less time. With
+    --epochs, runs are short trials, and their results are kept apart from those of full runs.
 
     Example: topocaps reproduce table1 --epochs 1 --seeds 1 --data mnist
     """
-    short = "" if epochs is None else "-short"
-    folder = out or Path(f"results{short}")
-    runs = runs or Path("runs") / f"reproduce{short}"
-    groups, there = named(what), Results(folder)
+    short = epochs is not None
+    folder = out or Path("results-short" if short else "results")
+    default = f"reproduce-short/{epochs}-epochs" if short else "reproduce"
+    runs = runs or Path("runs") / default
+    groups, there = named(what), Results(folder, short)
     for name in (name for tables in groups for name in tables):  # refuse before anything is run
         missing(name, there, runs, epochs, seeds)
+    if page_only:
+        there.check()
+        draw(there)
+        _out.print(str(write_page(there)), soft_wrap=True)
+        return
     for tables in groups:
         page = run_tables(tables, folder, runs, epochs, seeds, data, device, _say)
     _out.print(str(page), soft_wrap=True)

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput, whole_number
+from topocaps.latents.student_t import TopographicStudentT
+from topocaps.latents.topography import Topography
 from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import FrameDecoder, GaussianEncoder, Likelihood, Linear
-from topocaps.student_t import TopographicStudentT
-from topocaps.topography import Topography
 
 SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
 
@@ -75,12 +75,14 @@ def convolutional(
     likelihood: Likelihood | str = Likelihood.BERNOULLI,
     mu: float = -30.0,
     centred: bool = False,
+    epsilon: float = 0.0,
 ) -> TopographicVAE | VAE:
     """A model of frames (colours, height, width) with convolutional networks.
 
     ``channels`` are an encoder's, one number for each halving of the frame; a decoder has them
     reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
-    ``mu`` and ``centred`` are as in ``TopographicVAE.mlp``; a VAE has neither.
+    ``mu``, ``centred`` and ``epsilon`` are as in ``TopographicVAE.mlp``; a VAE has none of them.
+    Layers are initialised as PyTorch does it.
 
     >>> model = convolutional((3, 16, 16), Topography(capsules=2, shape=(5,), window=3))
     >>> model.sample(2, frames=5).shape
@@ -103,11 +105,15 @@ def convolutional(
         centre = _centre(topography, mu) if centred else 0.0
         u_given_x = ConvEncoder(shape, (topography.capsules, *topography.u_shape), channels)
         x_given_t = ConvDecoder(shape, latent, channels, likelihood, centre)
-        model = kind(z_given_x, u_given_x, x_given_t, topography, mu)
+        model = kind(z_given_x, u_given_x, x_given_t, topography, mu, epsilon=epsilon)
         config |= {"mu": float(mu), "centred": centred}
+        if epsilon:
+            config["epsilon"] = float(epsilon)
     else:
         if centred:
             raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
+        if epsilon:
+            raise BadInput("a VAE has no energies to add epsilon to")
         model = kind(z_given_x, ConvDecoder(shape, latent, channels, likelihood), topography)
     model.config = config
     return model

@@ -47,6 +47,14 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
+def non_negative(name: str, value: Any) -> float:
+    """``value`` as a finite number of at least 0, or a sentence about ``name``."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
+    if not 0 <= number < math.inf:
+        raise BadInput(f"{name} must be a number of at least 0, not {value!r}")
+    return number
+
+
 class NonFinite(TopocapsError, ArithmeticError):
     """Training met a value that is not finite; names the term and the step."""
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from topocaps.data.sequences import there
 from topocaps.errors import BadInput, whole_number
+from topocaps.latents.masking import zero_missing
+from topocaps.latents.topography import KELLER_2021
 from topocaps.references import cites
-from topocaps.topography import KELLER_2021
 
 BURDA_2016 = """\
 @inproceedings{burda2016importance,
@@ -57,13 +57,13 @@ class Posterior:
     u: Normal | None = None
 
     def where(self, mask: Tensor) -> Posterior:
-        """Of frames that are there (batch, time); of the others, nothing is known but the prior."""
+        """Replace the posterior of missing frames by the prior; ``mask`` is (batch, time)."""
         return Posterior(_or_prior(self.z, mask), self.u and _or_prior(self.u, mask))
 
 
 def _or_prior(q: Normal, mask: Tensor) -> Normal:
-    there = mask.reshape(mask.shape + (1,) * (q.mean.ndim - mask.ndim))
-    mean, spread = torch.where(there, q.mean, 0.0), torch.where(there, q.stddev, 1.0)
+    present = mask.reshape(mask.shape + (1,) * (q.mean.ndim - mask.ndim))
+    mean, spread = torch.where(present, q.mean, 0.0), torch.where(present, q.stddev, 1.0)
     return Normal(mean, spread, validate_args=False)
 
 
@@ -81,25 +81,29 @@ class Draws:
 
 
 def summed_out(log_px: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """log p(x) of every frame where a sequence went one of several ways, each as likely beforehand:
-    (ways, …, time) to (…, time); and how likely each way is then, (ways, …).
+    """Sum out the axis that each sequence moved along, under a uniform prior over axes.
 
-    Over time it sums to the log of the mean over ways of the sequence's likelihood. A frame has of
-    it what the ways give it, and its part of what is left, which frames that are there share.
+    Return log p(x) of every frame, (…, time), and the posterior over axes, (axes, …). Over time,
+    log p(x) sums to the log of the mean over axes of the sequence's likelihood. A frame contributes
+    its expectation under that posterior; the present frames share the rest equally.
 
-    >>> frames, shares = summed_out(torch.tensor([[[-1.0, -3.0]], [[-3.0, -1.0]]]))
-    >>> frames.sum(-1), shares[:, 0]  # both ways are as likely: -4 either way
+    Args:
+        log_px: log-likelihood of every frame for every axis, (axes, …, time).
+        mask: booleans (…, time), True where a frame is present.
+
+    >>> frames, p_axis = summed_out(torch.tensor([[[-1.0, -3.0]], [[-3.0, -1.0]]]))
+    >>> frames.sum(-1), p_axis[:, 0]  # the sequence has -4 nats along either axis
     (tensor([-4.]), tensor([0.5000, 0.5000]))
     """
     if len(log_px) == 1:
         return log_px[0], torch.ones_like(log_px[..., 0])
     whole = log_px.sum(-1)
-    shares = whole.softmax(0).detach()
-    given = torch.where(shares[..., None] > 0, shares[..., None] * log_px, 0.0).sum(0)
+    p_axis = whole.softmax(0).detach()
+    given = torch.where(p_axis[..., None] > 0, p_axis[..., None] * log_px, 0.0).sum(0)
     left = whole.logsumexp(0) - math.log(len(log_px)) - given.sum(-1)
     part = torch.ones_like(log_px[0]) if mask is None else mask.to(log_px.dtype)
     part = part / part.sum(-1, keepdim=True).clamp_min(1)
-    return given + left[..., None] * part, shares
+    return given + left[..., None] * part, p_axis
 
 
 class LatentModel(Protocol):
@@ -173,7 +177,7 @@ def log_weights(
     samples = whole_number("samples", samples)
     if not hasattr(model, "posterior"):
         raise BadInput(f"a {type(model).__name__} has no importance weights: ask for its elbo")
-    x = there(x, mask)
+    x = zero_missing(x, mask)
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
     at_once = max(1, values_in_memory // x.numel())

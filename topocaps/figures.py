@@ -21,11 +21,11 @@ from torch import Tensor
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 from topocaps.files import write_atomically
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
+from topocaps.latents.topography import Topography
 from topocaps.metrics.missing import some_missing
 from topocaps.metrics.traversal import unseen_lags
 from topocaps.sequence_model import SequenceModel
-from topocaps.topography import Topography
 from topocaps.traversing import Walk, traverse
 
 TRAVERSAL_CAPTION = (

@@ -1,4 +1,4 @@
-"""What the engine, run folders and bounds ask of any model."""
+"""The base class of every model: what training, run folders and bounds ask of one."""
 
 from __future__ import annotations
 
@@ -12,59 +12,68 @@ from torch import Tensor, nn
 from topocaps.errors import BadInput
 from topocaps.networks import Likelihood
 
-#: gives standard normal numbers shaped like what it is shown
+#: A function that returns standard normal numbers in the shape of its argument.
 Noise = Callable[[Tensor], Tensor]
 
 
 class GenerativeModel(nn.Module, ABC):
-    """A model of frames x: (batch, time, *frame), trained by raising a bound on their evidence."""
+    """Base of models of frames x, (batch, time, *frame), that training fits by a bound."""
 
-    #: names of what ``evidence`` returns and training records: the bound, what is decoded, the rest
+    #: Names of the terms of ``evidence`` that training records: first the bound, then log p(x|t).
     terms: ClassVar[tuple[str, ...]]
     citations: ClassVar[tuple[str, ...]]  #: BibTeX entries of the source of the model
-    config: dict[str, Any] | None = None  #: what rebuilds it; None for networks of your own
+    config: dict[str, Any] | None = None  #: settings that rebuild the model; None for own networks
     likelihood: Likelihood
-    #: whether ``torch.func.vmap`` can map ``evidence`` over models, which draws by ``noise`` alone:
-    #: many are then one program. A subclass has to say so itself.
+    #: Whether ``torch.func.vmap`` supports ``evidence``, which then draws from ``noise`` alone, so
+    #: that many models train as one program. A subclass does not inherit the value: it sets it.
     maps: ClassVar[bool] = False
 
     @property
     def is_bound(self) -> bool:
-        """Whether what is raised is a bound on log p(x); else it is said so where it is shown."""
+        """Whether `elbo` lower-bounds log p(x)."""
         return True
 
     @property
     @abstractmethod
-    def drawn(self) -> list[tuple[int, ...]]:
-        """Shapes of the standard normal numbers that ``evidence`` asks for, of one frame."""
+    def noise_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the standard normal numbers that ``evidence`` needs for one frame."""
 
     @abstractmethod
     def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> Any:
-        """An object with every term, and ``objective``, which is raised: each (batch, time)."""
+        """Return an object with every term and ``objective``, which training maximises.
+
+        Each is (batch, time), in nats.
+
+        Args:
+            noise: function that returns standard normal numbers in the shape of its argument.
+        """
 
     def forward(self, x: Tensor) -> Any:
-        """``evidence`` of frames that are checked first."""
+        """Check the frames, then return their ``evidence``."""
         self.check(x)
         return self.evidence(x)
 
     @abstractmethod
     def check(self, x: Tensor) -> None:
-        """Refuse frames this model cannot take, with a sentence."""
+        """Raise `BadInput` if this model cannot take these frames."""
 
     def project(self) -> None:
-        """What follows each step of the optimiser."""
+        """Project parameters onto their constraints, after each optimiser step."""
 
     def rate_of(self, name: str) -> float:
-        """The learning rate of a parameter, over that of the others."""
+        """Return the factor that scales the learning rate of a parameter."""
         return 1.0
 
     def complaint(self, means: Mapping[str, float]) -> str | None:
-        """What is wrong with a model whose terms have these means, though they are finite."""
+        """Return what is wrong with a model whose terms have these means, or None.
+
+        The means are finite; terms that are not finite are found without this method.
+        """
         return None
 
 
 def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:
-    """Refuse frames that are not finite or, for a Bernoulli decoder, outside [0, 1]."""
+    """Raise `BadInput` for frames that are not finite or, with Bernoulli, not in [0, 1]."""
     if not x.is_floating_point():
         raise BadInput(f"frames must be floating point, not {x.dtype}")
     if x.numel() == 0:
@@ -77,7 +86,7 @@ def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> No
 
 
 def check_place(x: Tensor, model: nn.Module) -> None:
-    """Refuse frames of another type, or on another device, than the model."""
+    """Raise `BadInput` for frames of another type, or on another device, than the model."""
     for parameter in model.parameters():
         if (x.dtype, x.device) != (parameter.dtype, parameter.device):
             raise BadInput(

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from topocaps.errors import BadInput, one_of, whole_number
+from topocaps.errors import BadInput, non_negative, one_of, whole_number
 from topocaps.evidence import (
     Posterior,
 )
-from topocaps.learned import Learned, LearnedTopography, learn
+from topocaps.latents.interface import TopographyLike
+from topocaps.latents.learned import Learned, LearnedTopography, learn
+from topocaps.latents.student_t import TopographicStudentT, studentize
+from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.networks import (
+    Fan,
     FrameDecoder,
     GaussianEncoder,
     Likelihood,
@@ -24,8 +28,6 @@ from topocaps.networks import (
     paper_widths,
 )
 from topocaps.sequence_model import SequenceModel
-from topocaps.student_t import TopographicStudentT, studentize
-from topocaps.topography import KELLER_2021, Topography
 
 KINGMA_2014 = """\
 @inproceedings{kingma2014auto,
@@ -54,24 +56,28 @@ class TopographicVAE(SequenceModel):
     """
 
     citations = (KELLER_2021,)
+    epsilon: Tensor  #: added to every energy
 
     @property
-    def drawn(self) -> list[tuple[int, ...]]:
-        return [*super().drawn, (self.topography.capsules, *self.topography.u_shape)]
+    def noise_shapes(self) -> list[tuple[int, ...]]:
+        return [*super().noise_shapes, (self.topography.capsules, *self.topography.u_shape)]
 
     def __init__(
         self,
         z_given_x: nn.Module,
         u_given_x: nn.Module,
         x_given_t: nn.Module,
-        topography: Topography | LearnedTopography,
+        topography: TopographyLike,
         mu: float = -30.0,
         sparsity: float = 0.0,
+        epsilon: float = 0.0,
     ) -> None:
         super().__init__(x_given_t, topography)
         self.sparsity = sparsity
         self.z_given_x, self.u_given_x = z_given_x, u_given_x
         self.mu = nn.Parameter(torch.tensor(float(mu)))
+        # a buffer, so that models of one stack may have different values
+        self.register_buffer("epsilon", torch.tensor(non_negative("epsilon", epsilon)), False)
 
     @classmethod
     def mlp(
@@ -85,12 +91,26 @@ class TopographicVAE(SequenceModel):
         centred: bool = False,
         learned: Learned | str = Learned.NOTHING,
         sparsity: float = 0.0,
+        encoder_fan: Fan | str = Fan.IN,
+        decoder_fan: Fan | str = Fan.IN,
+        epsilon: float = 0.0,
     ) -> Self:
-        """The paper's networks (A.3); ``hidden`` are an encoder's, a decoder has them reversed.
+        """Build the model with the paper's multilayer perceptrons (A.3).
 
-        ``centred`` (not the paper's) lets the decoder see t less its mean under the prior;
-        ``learned`` says what of the topography is a parameter; ``sparsity`` is the price of
-        capsules that stand out, in nats.
+        Args:
+            frame_shape: the shape of one frame, such as (channels, height, width).
+            topography: W of Eq. 5.
+            hidden: the widths of an encoder's hidden layers; the decoder has them in reverse
+                order. The paper's widths where None.
+            mu: the initial value of the learned scalar of Eq. 6.
+            norm: what is done to the rows of every weight matrix (A.8).
+            likelihood: what the decoder's outputs mean.
+            centred: whether the decoder sees t less its mean under the prior (not the paper's).
+            learned: what of the topography is a parameter.
+            sparsity: the price, in nats, of capsules whose sites differ (not the paper's).
+            encoder_fan: the side of a layer that bounds the encoders' initial weights.
+            decoder_fan: the same for the decoder; the released code has ``Fan.OUT`` there.
+            epsilon: a number added to every energy W U²; the released code has 1e-6.
         """
         if centred and topography.degrees_of_freedom < 2:
             raise BadInput(
@@ -100,15 +120,19 @@ class TopographicVAE(SequenceModel):
         centre = TopographicStudentT(topography, topography.window, mu).mean.mean().item()
         if isinstance(shared, LearnedTopography):  # from sharing nothing, t has no mean
             centre = shared.typical(mu)
-        networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
+        networks = _Networks(
+            frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
+        )
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
         decoder = networks.decoder(centre if centred else 0.0)
-        model = cls(*encoders, decoder, shared, mu, sparsity)
+        model = cls(*encoders, decoder, shared, mu, sparsity, epsilon)
         own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         if Learned(learned) is not Learned.NOTHING:
             own["learned"] = Learned(learned).value
         if sparsity:
             own["sparsity"] = float(sparsity)
+        if epsilon:
+            own["epsilon"] = float(epsilon)
         if topography.is_plain:  # what subclasses do, settings do not tell
             model.config = networks.config() | own
         return model
@@ -118,17 +142,20 @@ class TopographicVAE(SequenceModel):
 
     def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
         assert u is not None
-        return studentize(z, u, self.topography, lead(self.mu, z))
+        epsilon = lead(self.epsilon, z)
+        return studentize(z, u, self.topography, lead(self.mu, z), epsilon=epsilon)
 
-    def ways(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
+    def t_per_axis(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
         if not self.topography.apart:
             return [self.latents(z, u)]
         assert u is not None
-        mu = lead(self.mu, z)
-        return [studentize(z, u, self.topography, mu, axis) for axis in self.topography.axes]
+        mu, epsilon = lead(self.mu, z), lead(self.epsilon, z)
+        return [
+            studentize(z, u, self.topography, mu, axis, epsilon) for axis in self.topography.axes
+        ]
 
     def prior(self, frames: int) -> TopographicStudentT:
-        return TopographicStudentT(self.topography, frames, self.mu)
+        return TopographicStudentT(self.topography, frames, self.mu, self.epsilon)
 
 
 class VAE(SequenceModel):
@@ -141,7 +168,7 @@ class VAE(SequenceModel):
     """
 
     citations = (KINGMA_2014,)
-    shares = False
+    couples_frames = False
 
     def __init__(
         self,
@@ -160,9 +187,16 @@ class VAE(SequenceModel):
         hidden: int | tuple[int, ...] | None = None,
         norm: Norm | str = Norm.NONE,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        encoder_fan: Fan | str = Fan.IN,
+        decoder_fan: Fan | str = Fan.IN,
     ) -> Self:
-        """The paper's networks (A.3) without the u encoder."""
-        networks = _Networks(frame_shape, topography, hidden, norm, likelihood)
+        """Build the model with the paper's networks (A.3), without the u encoder.
+
+        The arguments are those of ``TopographicVAE.mlp``.
+        """
+        networks = _Networks(
+            frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
+        )
         model = cls(networks.encoder(), networks.decoder(), topography)
         model.config = networks.config() | {"kind": "VAE"}
         return model
@@ -193,6 +227,8 @@ class _Networks:
         hidden: int | tuple[int, ...] | None,
         norm: Norm | str,
         likelihood: Likelihood | str,
+        encoder_fan: Fan | str,
+        decoder_fan: Fan | str,
     ) -> None:
         self.frame_shape, self.topography = tuple(frame_shape), topography
         self.pixels, *widths = paper_widths(self.frame_shape, topography.latents)
@@ -201,26 +237,32 @@ class _Networks:
         self.widths = [whole_number("hidden", width) for width in widths]
         self.norm = one_of(Norm, "norm", norm)
         self.likelihood = one_of(Likelihood, "likelihood", likelihood)
+        self.encoder_fan = one_of(Fan, "encoder_fan", encoder_fan)
+        self.decoder_fan = one_of(Fan, "decoder_fan", decoder_fan)
         self.latent_shape = (topography.capsules, *topography.shape)
 
     def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
         latent = (self.topography.capsules, *(shape or self.topography.shape))
         widths = [self.pixels, *self.widths, 2 * math.prod(latent)]
-        return GaussianEncoder(mlp(widths, self.norm), len(self.frame_shape), latent)
+        network = mlp(widths, self.norm, self.encoder_fan)
+        return GaussianEncoder(network, len(self.frame_shape), latent)
 
     def decoder(self, centre: float = 0.0) -> FrameDecoder:
-        network = mlp([self.topography.latents, *reversed(self.widths), self.pixels], self.norm)
+        widths = [self.topography.latents, *reversed(self.widths), self.pixels]
+        network = mlp(widths, self.norm, self.decoder_fan)
         axes = len(self.latent_shape)
         return FrameDecoder(network, self.frame_shape, axes, self.likelihood, centre)
 
     def config(self) -> dict[str, Any]:
-        """The settings that rebuild them."""
+        """The settings that rebuild them; later options only where they differ from the default."""
+        fans = {"encoder_fan": self.encoder_fan, "decoder_fan": self.decoder_fan}
         return {
             "frame_shape": list(self.frame_shape),
             "topography": self.topography.settings(),
             "hidden": self.widths,
             "norm": self.norm.value,
             "likelihood": self.likelihood.value,
+            **{name: fan.value for name, fan in fans.items() if fan is not Fan.IN},
         }
 
 

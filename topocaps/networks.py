@@ -29,16 +29,28 @@ class Likelihood(StrEnum):
     GAUSSIAN = "gaussian"  #: means of values of unit variance
 
 
+class Fan(StrEnum):
+    """The side of a layer that bounds its initial weights and biases: U(-1/√fan, 1/√fan)."""
+
+    IN = "in"  #: the number of inputs (A.2)
+    OUT = "out"  #: the number of outputs, as PyTorch initialises ``ConvTranspose2d``
+
+
 class Linear(nn.Module):
-    """x Wᵀ + b, with weights drawn from U(-1/√m, 1/√m) for m inputs (A.2).
+    """x Wᵀ + b, with initial weights and biases drawn from U(-1/√m, 1/√m).
+
+    ``fan`` chooses m: the number of inputs (A.2), or the number of outputs. The released code
+    builds its decoder from ``ConvTranspose2d`` layers, so there m is the number of outputs.
 
     In a stack of models every parameter has one more axis in front, and so has x: each model
     multiplies by its own.
     """
 
-    def __init__(self, inputs: int, outputs: int, norm: Norm = Norm.NONE) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, norm: Norm = Norm.NONE, fan: Fan = Fan.IN
+    ) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(inputs)
+        bound = 1 / math.sqrt(inputs if fan is Fan.IN else outputs)
         weight = torch.empty(outputs, inputs).uniform_(-bound, bound)
         self.norm = norm
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
@@ -99,11 +111,11 @@ def _lengths(rows: Tensor) -> Tensor:
     return rows.norm(dim=-1, keepdim=True)
 
 
-def mlp(widths: Iterable[int], norm: Norm = Norm.NONE) -> nn.Sequential:
+def mlp(widths: Iterable[int], norm: Norm = Norm.NONE, fan: Fan = Fan.IN) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
-        layers += [Linear(inputs, outputs, norm), nn.ReLU()]
+        layers += [Linear(inputs, outputs, norm, fan), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 

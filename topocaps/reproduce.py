@@ -26,7 +26,6 @@ from topocaps.wording import counted
 #: part-whole models
 H200_SECONDS = {"small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3}
 SMALL = 32  # sequences of a batch
-SEEDS = 3  # of a table in full
 
 
 def reproduce(
@@ -34,28 +33,31 @@ def reproduce(
     out: Path,
     runs: Path,
     epochs: int | None = None,
-    seeds: int = SEEDS,
+    seeds: int | None = None,
     data: Path | None = None,
     device: str = "auto",
     say: Say = lambda line: None,
 ) -> Path:
     """Run what is missing of the papers' tables, keep every result, write the page of all.
 
+    Each table has its own number of ``seeds``, unless it is given.
     Run folders are in ``runs``, small results in ``out``. What is there is not run again. Models
     of all tables that can be trained together are.
     """
     make_folder(out)
-    results = Results(out)
+    results = Results(out, short=epochs is not None)
     results.check()
     jobs: dict[Path, Job] = {}
     for name in tables:
         found = missing(name, results, runs, epochs, seeds)
-        there = len(recipes_of(name)) * seeds - len(found)
+        there = len(recipes_of(name)) * seeds_of(name, seeds) - len(found)
         say(f"{name}: {there} results are there, {len(found)} to run")
         jobs |= {job.out: job for job in found}
     if epochs is not None:
         say(
-            f"short: epochs of each: {epochs}, seeds: {seeds}; the page says what it is measured on"
+            f"Short trial: {counted(epochs, 'epoch')}, "
+            f"{counted(max(seeds_of(name, seeds) for name in tables), 'seed')}. "
+            f"Results go to {out}/."
         )
     # a short run measures what was asked for; a whole one all that tables tell of it
     asked = None if epochs is None or "claims" in tables else _asked(tables)
@@ -73,8 +75,9 @@ def reproduce(
     for job in jobs.values():
         for part, said in ((job.before, "what it starts from failed: "), (job, "")):
             if part is not None and (failure := RunFolder(part.out).failure).exists():
-                why = f"{said}{read_json(failure)['failure']}"
-                results.keep_failure(job.recipe, job.seed, why)
+                found = read_json(failure)
+                failed = {**found, "failure": f"{said}{found['failure']}"}
+                results.keep_failure(job.recipe, job.seed, failed)
     if epochs is not None:
         for name in tables:
             say(_how_long(name, results, epochs))
@@ -83,7 +86,7 @@ def reproduce(
 
 
 def missing(
-    name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int = SEEDS
+    name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int | None = None
 ) -> list[Job]:
     """What is to be run for a table; results that are of other recipes than now are refused."""
     return [
@@ -94,7 +97,7 @@ def missing(
             runs / recipe.start.name / f"seed-{seed}" if recipe.start else None,
         )
         for recipe in (as_long(recipe, epochs) for recipe in recipes_of(name))
-        for seed in range(seeds)
+        for seed in range(seeds_of(name, seeds))
         if not results.has(recipe, seed, numbers_of(name))
     ]
 
@@ -125,6 +128,13 @@ def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
         needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
         return tuple({recipe.name: recipe for recipe in needed}.values())
     return TABLES[name].recipes
+
+
+def seeds_of(name: str, seeds: int | None = None) -> int:
+    """Return how many runs of each model are asked for: the table's own number unless given."""
+    if seeds is not None:
+        return seeds
+    return 1 if name == "claims" else TABLES[name].seeds
 
 
 def numbers_of(name: str) -> tuple[Number, ...]:
@@ -179,15 +189,15 @@ def _how_long(name: str, results: Results, epochs: int) -> str:
     if not found:
         return f"{name}: nothing was finished, so nobody knows how long it would take"
     here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
-    full = recipes_of(name)
+    full, seeds = recipes_of(name), seeds_of(name)
     whole = [recipe.training.epochs for recipe in full]
     hours, gpu = (
-        SEEDS * sum(each) / 3600
+        seeds * sum(each) / 3600
         for each in ([here * count for count in whole], map(_on_an_h200, full))
     )
     length = f"{whole[0]}" if len(set(whole)) == 1 else f"{min(whole)} to {max(whole)}"
     return (
-        f"{name} in full ({SEEDS * len(full)} models, {length} epochs) would train for "
+        f"{name} in full ({seeds * len(full)} models, {length} epochs) would train for "
         f"{_long(hours)} here, and about {_long(gpu)} on an H200"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -19,38 +20,47 @@ PUT_OFF = "put_off"  #: names of what a short run did not measure, as no table a
 
 @dataclass(frozen=True)
 class Results:
-    """The folder of results: ``<recipe>/seed-<n>.json`` and ``README.md``."""
+    """The folder of results: ``<recipe>/seed-<n>.json`` and ``README.md``.
+
+    Every result states the settings it was made with, under stable keys, and their fingerprint. A
+    folder holds results of full runs, or of ``short`` ones, which are for trying out.
+    """
 
     folder: Path
+    short: bool = False
 
     def path(self, recipe: BaseRecipe, seed: int) -> Path:
         return self.folder / recipe.name / f"seed-{seed}.json"
 
     def has(self, recipe: BaseRecipe, seed: int, numbers: Sequence[Number] = ()) -> bool:
-        """Whether this recipe was run from this seed for as many epochs, and measured so.
+        """Return whether this recipe was run from this seed, and measured as asked.
 
-        A result of which none of these ``numbers`` was ever measured, or some were put off, does
-        not count.
+        A run that failed counts. A result does not count where none of these ``numbers`` was ever
+        measured, or some were put off. A result of other settings is refused, with a sentence that
+        names them; a short one is made again instead.
         """
-        path = self.path(recipe, seed)
+        path, failed = self.path(recipe, seed), self._failure(recipe, seed)
         if not path.exists():
-            return False
+            return failed.exists() and self._agrees(failed, _read_failure(failed), recipe)
         found = _read(path)
-        length, wanted = length_of(found), _wanted_length(recipe)
-        if length != wanted:
-            raise BadInput(
-                f"{path} is of {length} epochs, and {wanted} are asked for: remove it and its run, "
-                "or choose another --out and another --runs"
-            )
-        if found.get("fingerprint", recipe.fingerprint) != recipe.fingerprint:
-            raise BadInput(
-                f"{path} is of other settings than {recipe.name} has now: remove it and its run, "
-                "or choose another --out and another --runs"
-            )
+        if not self._agrees(path, found, recipe):
+            return False
         put_off = [n for n in numbers if n.path[0] in found.get(PUT_OFF, ())]
         if any(not values_of(number, [found]) for number in put_off):
             return False
         return not numbers or any(number.path[0] in found for number in numbers)
+
+    def _agrees(self, path: Path, found: dict[str, Any], recipe: BaseRecipe) -> bool:
+        """Return whether a file was made with the settings of a recipe; refuse it if it was not."""
+        if found.get("fingerprint") == recipe.fingerprint:
+            return True
+        if self.short:
+            return False
+        changes = "; ".join(_differences(found.get("settings"), recipe.identity())[:3])
+        raise BadInput(
+            f"{path} was made with other settings than {recipe.name} has now ({changes}): remove "
+            "it and its run, or choose another --out and another --runs"
+        )
 
     def names(self, recipe: BaseRecipe, seed: int) -> set[str]:
         """What was measured already."""
@@ -62,14 +72,25 @@ class Results:
         """Write a result: what metrics.json holds, in few digits."""
         path = self.path(recipe, seed)
         make_folder(path.parent)
-        write_json(path, {**_few_digits(metrics), "fingerprint": recipe.fingerprint})
+        write_json(path, {**_few_digits(metrics), **self._made_with(recipe)})
         self._failure(recipe, seed).unlink(missing_ok=True)
 
-    def keep_failure(self, recipe: BaseRecipe, seed: int, why: str) -> None:
-        """Write that a model did not stay finite, and why."""
+    def keep_failure(self, recipe: BaseRecipe, seed: int, failure: dict[str, Any]) -> None:
+        """Write that a model did not stay finite: why, and after how many epochs."""
         path = self._failure(recipe, seed)
         make_folder(path.parent)
-        write_json(path, {"failure": why})
+        write_json(path, {**failure, "seed": seed, **self._made_with(recipe)})
+
+    def _made_with(self, recipe: BaseRecipe) -> dict[str, Any]:
+        return {
+            **({"short": True} if self.short else {}),
+            "recipe": recipe.name,
+            "edition": recipe.edition,
+            "precision": recipe.training.precision.value,
+            "clip": recipe.training.clip,
+            "settings": recipe.identity(),
+            "fingerprint": recipe.fingerprint,
+        }
 
     def _failure(self, recipe: BaseRecipe, seed: int) -> Path:
         return self.folder / recipe.name / f"failed-{seed}.json"
@@ -87,7 +108,7 @@ class Results:
     def troubles(self, recipe: BaseRecipe) -> list[str]:
         """What went wrong with a recipe: runs that failed, and those that are said to be bad."""
         files = self._files(recipe, "failed")
-        found: list[tuple[Any, str]] = [(n, _read_failure(file)) for n, file in files]
+        found: list[tuple[Any, str]] = [(n, _read_failure(file)["failure"]) for n, file in files]
         told = [(one.get("seed"), one.get("complaint")) for one in self.of(recipe)]
         found += [(seed, why) for seed, why in told if why]
         seeds: dict[str, list[str]] = {}
@@ -95,18 +116,33 @@ class Results:
             seeds.setdefault(why.split(" (")[0], []).append(str(seed))
         return [f"seed{'s' * (len(n) > 1)} {', '.join(n)}: {why}" for why, n in seeds.items()]
 
+    def failed(self, recipe: BaseRecipe) -> int:
+        """Return how many runs of a recipe failed."""
+        return len(self._files(recipe, "failed"))
+
     def check(self) -> None:
-        """Whether all that is there can be read."""
+        """Refuse a folder with files that cannot be read, or with short results among full ones."""
         for recipe in RECIPES.values():
             self.troubles(recipe)
+            for _, file in self._files(recipe, "seed"):
+                if bool(_read(file).get("short")) != self.short:
+                    kinds = ("full", "short") if self.short else ("short", "full")
+                    raise BadInput(
+                        f"{file} is the result of a {kinds[0]} run, and {kinds[1]} runs do not go "
+                        "into the same folder: choose another --out"
+                    )
 
     def __call__(self, recipe: BaseRecipe, number: Number) -> list[float]:
         return values_of(number, self.of(recipe))
 
     def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
-        """The median standard deviation over seeds, of models on the same data that are trained in
-        the same steps: of those that see as much where there are any, else of all. Where no such
-        model has several seeds of the number, that of one like it."""
+        """Return the spread over seeds that a model with a single seed is given.
+
+        It is the median standard deviation of models with the same norm of weights, on the same
+        data, trained in the same steps: of those with the same window and velocity where there are
+        any, else of all. Where no such model has several seeds of the number, the spread is that of
+        a number that varies like it.
+        """
         steps, near = _steps(recipe), _coherence(recipe)
         found: dict[bool, list[float]] = {True: [], False: []}
         for other in RECIPES.values():
@@ -120,7 +156,8 @@ class Results:
 
 
 def _steps(recipe: BaseRecipe) -> object:
-    return recipe.data, recipe.training.optimiser, recipe.training.pace
+    norm = recipe.norm if isinstance(recipe, Recipe) else None
+    return recipe.data, recipe.training.optimiser, recipe.training.pace, norm
 
 
 def _coherence(recipe: BaseRecipe) -> object:
@@ -143,16 +180,28 @@ def length_of(found: dict[str, Any]) -> str:
     return f"{start['epochs']} and {found['epochs']}" if start else str(found["epochs"])
 
 
-def _wanted_length(recipe: BaseRecipe) -> str:
-    own = recipe.training.epochs
-    return str(own) if recipe.start is None else f"{recipe.start.training.epochs} and {own}"
+def _differences(then: Any, now: Any, path: str = "") -> list[str]:
+    """Name the settings that differ; one that is absent has its neutral value."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            text
+            for key in sorted(then.keys() | now.keys())
+            for text in _differences(then.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    if json.dumps(then) == json.dumps(now):  # JSON has no tuples
+        return []
+    return [f"{path or 'its settings'} {_said(then)} then, {_said(now)} now"]
 
 
-def _read_failure(path: Path) -> str:
+def _said(value: Any) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _read_failure(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("failure"), str):
         raise BadInput(f"{path} does not say what failed: remove it")
-    return found["failure"]
+    return found
 
 
 def values_of(number: Number, found: Iterable[dict[str, Any]]) -> list[float]:

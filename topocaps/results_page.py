@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from topocaps.files import write_atomically
 from topocaps.models import VAE
 from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.recipes.judging import DOES_NOT, IN_PART, Learned
+from topocaps.recipes.judging import DOES_NOT, IN_PART, Distance, Learned
 from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
 from topocaps.wording import counted
@@ -23,47 +24,61 @@ _GIVE_OR_TAKE = "\u00a0±\u00a0"  # in one piece, however narrow a table is
 _COUNTED = ("epochs", "sequences")
 _HEAD = """# Results
 
-Written by `topocaps reproduce` from `<recipe>/seed-<n>.json` in this folder.
+`topocaps reproduce` writes this page from the files `<recipe>/seed-<n>.json` in this folder. Each
+file states the settings, the edition, the precision and the gradient clip of its run."""
 
-- *ours*: mean over seeds ± their standard deviation; three seeds where nothing else is said
-  (`--seeds` asks for more).
+_LEGEND = """## How to read the tables
+
+- *ours*: the mean over seeds ± the standard deviation. The number of seeds stands beside the model
+  where it is not three. Where seeds fall into two groups, every value is listed.
 - *paper*: what the paper reports.
-- *untrained*: the same network before its first step, which is what a number owes to the structure
-  that is built in (of a model that starts from another's weights, a fresh network).
-- *gain* is traversal_gain: 1 is perfect, 0 the sequence's own mean frame, below 0 worse than
-  that. Frames inside a window do not count, so a window over the whole sequence has none. Models
-  of a table share one, of 5 frames in Table 1, 10 in Table 2, 13 in Tables 3 and 4, 12 in Table 5:
-  gains of different tables are of different frames.
+- *untrained*: the same network before its first step. It shows how much of a number the structure
+  gives without training. For a model that starts from another's weights it is a fresh network.
+- *edition*: a complete set of settings. `camera-ready` has those of the released code, `letter`
+  those of the camera-ready's text, `submission` those of the submission's text, and
+  `submission-released` those of the submission's text with the released code's where the text is
+  silent. [Differences](../docs/differences.md) lists every setting.
+- *gain* is the traversal gain: 1 is a perfect prediction of unseen frames, 0 is as good as the
+  sequence's mean frame, below 0 is worse than that. Frames inside a window do not count, so a
+  window over the whole sequence has no gain. The models of one table predict the same frames:
+  those outside a window of 5 frames in Table 1, 10 in Table 2, 13 in Tables 3 and 4, and 12 in
+  Table 5. Gains of different tables do not compare.
 - CapCorr takes the most favourable start where a factor loops.
-- Of parts and wholes, t⁰ are the presences of wholes and A⁰ their poses.
-- Numbers are of MNIST's test images, and of held-out orbits of sprites; where these are *rendered*,
-  they are a re-rendering in dSprites' geometry, not dSprites.
-- Minutes of training are as they were, also where other programs shared the GPU.
-- *holds*: a difference counts when it is more than two standard errors over seeds, where a single
-  seed is given the spread of other models that were trained alike (a gain of t that is not rolled,
-  that of the gain); a number that is to lie above a limit does or does not, seed by seed.
-  *In part*: in some of the numbers or seeds.
-  *Not decided*: single seeds that differ by less than that, in either direction."""
+- For parts and wholes, t⁰ are the presences of wholes and A⁰ their poses.
+- Numbers are measured on MNIST's test images and on held-out orbits of sprites. *Rendered* sprites
+  are drawn in dSprites' geometry; they are not dSprites.
+- Minutes of training include runs that shared the GPU with other programs.
+- *holds*: a difference counts when it is more than two standard errors over seeds. A single seed
+  is given the spread of models with the same norm that were trained alike. *In part*: it holds for
+  some of the numbers or seeds. *Not decided*: single seeds differ by less than that."""
 
-_CONCLUSIONS_HEAD = """## Conclusions, with a bound that holds and the untrained control beside them
+_CONCLUSIONS_HEAD = """## Conclusions, with a lower bound and the untrained control beside them
 
-What the papers' tables are read to show, and whether it stands when the likelihood is bounded for
-every window alike, and when a number is compared with that of the same network before its first
-step.
-
-The released estimator of log p(x) weighs a frame by its own z and u, though t depends on every u of
-the window: for a TVAE it is no bound. The joint one is a bound for every model, but at K = 10 a
-looser one for a TVAE than for the VAE: where it is lower, the likelihood need not be."""
+What the papers conclude from their tables, judged by our runs. The released estimator of log p(x)
+weights a frame by its own z and u, although t depends on every u of the window: for a TVAE it is no
+bound. The joint estimator is a lower bound for every model. At K = 10 it is looser for a TVAE than
+for a VAE, so a lower value does not show a lower likelihood."""
 
 _CLAIMS_HEAD = """## Claims beside the tables
 
-`topocaps reproduce claims` runs what these need, and the tables of parts and wholes what is said of
-those."""
+`topocaps reproduce claims` runs what these need; claims about parts and wholes use the runs of
+their tables."""
+
+_SELECTION_HEAD = """## Which settings the submission's tables come nearest with
+
+The submission's text does not state every setting. The distance of an edition from a table is the
+mean, over its columns and numbers, of |ours − published| / max(our spread, published spread). It
+was fixed before the runs. The smaller distance selects the edition that stands for the submission;
+no conclusion on this page rests on the selection."""
 
 
 def write_page(results: Results) -> Path:
-    """README.md, from what there is."""
-    sections = {"conclusions": _conclusions(results), "claims": _claims(results)}
+    """Write README.md from the results that are there."""
+    sections = {
+        "conclusions": _conclusions(results),
+        "claims": _claims(results),
+        "selection": _selection(results),
+    }
     for name, table in TABLES.items():
         rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
         if any(values_of(number, found) for _, found in rows for number in table.numbers):
@@ -71,11 +86,45 @@ def write_page(results: Results) -> Path:
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
     told = {name: parts for name, parts in sections.items() if parts}
-    contents = "On this page: " + " · ".join(f"[{name}](#{name})" for name in told)
+    head = [_HEAD, *_overview(results, told), _LEGEND]
     parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
-    write_atomically(page, "\n\n".join([_HEAD, contents, *parts]) + "\n")
+    write_atomically(page, "\n\n".join([*head, *parts]) + "\n")
     return page
+
+
+def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
+    """What was run, by table: how many models there are, and how many seeds of each."""
+    lines = ["| table | models run | seeds of each | failed runs |", "|---|---|---|---|"]
+    for name, table in TABLES.items():
+        counts = [len(results.of(recipe)) for recipe in table.recipes]
+        failed = sum(results.failed(recipe) for recipe in table.recipes)
+        if not any(counts) and not failed:
+            continue
+        seeds = sorted({count for count in counts if count})
+        shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        title = f"[{table.title}](#{name})" if name in told else table.title
+        run = sum(count > 0 for count in counts)
+        lines.append(f"| {title} | {run} of {len(counts)} | {shown} | {failed or '–'} |")
+    others = [name for name in ("conclusions", "claims", "selection") if name in told]
+    links = " · ".join(f"[{name}](#{name})" for name in others)
+    return [*([f"First: {links}."] if links else []), "\n".join(lines)]
+
+
+def _selection(results: Results) -> list[str]:
+    """How far each edition of the submission's tables is from the paper."""
+    header = "| table | `submission` | `submission-released` | nearer |"
+    lines = []
+    for name in ("table3", "table4", "table5"):
+        tables = TABLES[name], TABLES[f"{name}-released"]
+        both = [Distance(table.recipes, table.numbers).of(results) for table in tables]
+        text, released = both
+        if text is None or released is None:
+            continue
+        nearer = "submission" if text[0] < released[0] else "submission-released"
+        cells = [f"{distance:.2f} ({count} numbers)" for distance, count in (text, released)]
+        lines.append(f"| {name} | {' | '.join(cells)} | `{nearer}` |")
+    return ["\n".join([_SELECTION_HEAD, "", header, "|---|---|---|---|", *lines])] if lines else []
 
 
 def _conclusions(results: Results) -> list[str]:
@@ -267,9 +316,26 @@ def _cell(number: Number | None, found: Sequence[dict[str, Any]]) -> str:
         return NONE
     if number.worst:
         return _written(max(values), None, number.digits)
+    if _in_two_groups(values, number.digits):
+        return "; ".join(_written(value, None, number.digits) for value in values)
     spread = statistics.stdev(values) if len(values) > 1 else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
     return _written(statistics.mean(values), spread, number.digits) + some
+
+
+def _in_two_groups(values: Sequence[float], digits: int) -> bool:
+    """Whether seeds fall into two groups, whose mean would be nobody's value.
+
+    They do where one gap between neighbouring values is three times as wide as all others together,
+    a fifth of the mean, and more than a few units of the last printed digit.
+    """
+    ordered = sorted(values)
+    gaps = sorted(after - before for before, after in itertools.pairwise(ordered))
+    if len(gaps) < 2:
+        return False
+    widest, others = gaps[-1], sum(gaps[:-1])
+    least = max(0.2 * abs(statistics.mean(values)), 5 * 10.0**-digits)
+    return widest > 3 * others and widest > least
 
 
 def _claim(number: Number | None, claims: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What models of sequences share: bounds, encoding, rolling, filling in."""
+"""Models of sequences: bounds, encoding, rolling and filling in of missing frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from topocaps.data.sequences import there
 from topocaps.errors import BadInput
 from topocaps.evidence import (
     Draws,
@@ -21,90 +20,99 @@ from topocaps.evidence import (
     summed_out,
 )
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
-from topocaps.learned import LearnedTopography
+from topocaps.latents.interface import TopographyLike
+from topocaps.latents.masking import zero_missing
+from topocaps.latents.rolling import chosen
 from topocaps.networks import Likelihood, Linear
 from topocaps.streaming import Stream
-from topocaps.topography import Topography, chosen
 
 
 class SequenceModel(GenerativeModel):
-    """Frames x: (batch, time, *frame), latents t: (batch, time, capsules, *shape).
+    """Base of models that encode each frame of a sequence as capsules.
 
-    What the two models share. A model knows its posterior, how z and u become t, and its prior.
+    Frames x are (batch, time, *frame) and latents t are (batch, time, capsules, *shape). A subclass
+    defines the posterior of z and u, how they make t, and the prior of t.
     """
 
     terms: ClassVar = ("elbo", "log_px_given_t", "kl_z", "kl_u")
-    topography: Topography
-    shares: ClassVar = True  #: u, over a window of frames
-    sparsity = 0.0  #: nats for each unit of what capsules stand out by (not the papers')
+    topography: TopographyLike
+    couples_frames: ClassVar = True  #: whether t of a frame depends on the frames of its window
+    sparsity = 0.0  #: penalty in nats per unit of `spread_of_capsules` (not in the papers)
 
-    def __init__(self, x_given_t: nn.Module, topography: Topography | LearnedTopography) -> None:
+    def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:
         super().__init__()
         self.x_given_t = x_given_t
-        self.topography = topography  # type: ignore[assignment]
+        self.topography = topography
 
     @property
-    def drawn(self) -> list[tuple[int, ...]]:
-        """Shapes of what is drawn for a frame: z, and u where there is one."""
+    def noise_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the noise that ``evidence`` needs for a frame: that of z, and of u if any."""
         return [(self.topography.capsules, *self.topography.shape)]
 
     @abstractmethod
     def posterior(self, x: Tensor) -> Posterior:
-        """q(z|x), q(u|x)."""
+        """Return q(z|x) and, if the model has u, q(u|x)."""
 
     @abstractmethod
     def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
-        """t from z and u."""
+        """Return t from z and u."""
 
-    def ways(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
-        """t for every way that a sequence may go: one, or one for each axis that is kept apart."""
+    def t_per_axis(self, z: Tensor, u: Tensor | None) -> list[Tensor]:
+        """Return t for every axis that a whole sequence may move along.
+
+        The list has one entry unless the topography keeps axes apart.
+        """
         return [self.latents(z, u)]
 
     @abstractmethod
     def prior(self, frames: int) -> Distribution:
-        """p(t) over a sequence."""
+        """Return p(t) of a sequence of this many frames."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Evidence:
-        """The terms of the bound for frames that are checked first.
+        """Check the frames, then return the terms of the bound.
 
-        ``mask`` (batch, time) is True where a frame is there; the others, whatever they hold, take
-        no part: their terms are 0, and the sum is a bound on the evidence of those that are.
+        Args:
+            mask: booleans (batch, time), True where a frame is present. The terms of missing frames
+                are 0, so the sum over time bounds the evidence of the frames that are present.
         """
-        x = there(x, mask)
+        x = zero_missing(x, mask)
         self.check(x)
         return self.evidence(x, mask=mask)
 
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
-        """The terms of Eq. 12 with one sample of the posterior; the KLs are exact.
+        """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs.
 
-        ``noise`` gives standard normal numbers shaped like what it is shown.
+        Args:
+            noise: function that returns standard normal numbers in the shape of its argument.
+            mask: as in ``forward``.
         """
         q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
-        ways = self.ways(z, q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None)
-        log_px_given_t, shares = summed_out(self._log_px(x, ways, mask), mask)
+        u = q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None
+        per_axis = self.t_per_axis(z, u)
+        log_px_given_t, p_axis = summed_out(self._log_px(x, per_axis, mask), mask)
         kl_u = kl_to_standard_normal(q.u, self._axes) if q.u else torch.zeros_like(log_px_given_t)
         penalty = None
         if self.sparsity:
-            spread = torch.stack([spread_of_capsules(t, self._axes) for t in ways])
-            penalty = self.sparsity * (shares[..., None] * spread).sum(0)
+            spread = torch.stack([spread_of_capsules(t, self._axes) for t in per_axis])
+            penalty = self.sparsity * (p_axis[..., None] * spread).sum(0)
             penalty = penalty if mask is None else torch.where(mask, penalty, 0.0)
         return Evidence(log_px_given_t, kl_to_standard_normal(q.z, self._axes), kl_u, penalty)
 
-    def _log_px(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """log p(x|t) of every frame that is there: (ways, …, time)."""
-        log_px = torch.stack([self.x_given_t(t).log_prob(x) for t in ways])
+    def _log_px(self, x: Tensor, per_axis: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """Return log p(x|t) of every frame, (axes, …, time), and 0 for missing frames."""
+        log_px = torch.stack([self.x_given_t(t).log_prob(x) for t in per_axis])
         return log_px if mask is None else torch.where(mask, log_px, 0.0)
 
     def draw(
         self, x: Tensor, posterior: Posterior, samples: int, mask: Tensor | None = None
     ) -> Draws:
-        """Samples of the posterior and their importance weights."""
+        """Return samples of the posterior with their importance weights."""
         z = posterior.z.rsample(torch.Size((samples,)))  # samples batch time capsules *shape
         u = posterior.u.rsample(torch.Size((samples,))) if posterior.u else None
-        log_px_given_t, _ = summed_out(self._log_px(x, self.ways(z, u), mask), mask)
+        log_px_given_t, _ = summed_out(self._log_px(x, self.t_per_axis(z, u), mask), mask)
         ratio_z = log_ratio_to_standard_normal(posterior.z, z, self._axes)
         ratio_u = (
             log_ratio_to_standard_normal(posterior.u, u, self._axes)
@@ -114,46 +122,71 @@ class SequenceModel(GenerativeModel):
         return Draws(log_px_given_t, ratio_z, ratio_u)
 
     def encode(self, x: Tensor, sample: bool = False, mask: Tensor | None = None) -> Tensor:
-        """t of every frame: drawn, or from z = mean and u² = mean² + variance.
+        """Return t of every frame.
 
-        (With the bare mean of u, an untrained t would come out many times too large.) Where axes
-        are kept apart, it is that of the axis which a sequence went along, as far as it is told by
-        its frames; in causal models, by those up to each.
+        If the topography keeps axes apart, t is that of the axis that ``inferred_axis`` finds.
+
+        Args:
+            sample: draw z and u from the posterior. By default z is its mean and u² is the mean of
+                u²: the squared mean plus the variance. (With the squared mean alone, the t of an
+                untrained model is many times too large.)
+            mask: as in ``forward``.
         """
-        return self.settle(there(x, mask), self.encode_ways(x, sample, mask), mask)
+        per_axis = self.encode_per_axis(x, sample, mask)
+        return self.most_likely(zero_missing(x, mask), per_axis, mask)
 
-    def encode_ways(
+    def encode_per_axis(
         self, x: Tensor, sample: bool = False, mask: Tensor | None = None
     ) -> list[Tensor]:
-        """The same for every way that a sequence may go."""
-        x = there(x, mask)
+        """Return t of every frame, for every axis that a whole sequence may move along."""
+        x = zero_missing(x, mask)
         self.check(x)
         q = self._posterior(x, mask)
         if sample:
-            return self.ways(q.z.rsample(), q.u.rsample() if q.u else None)
-        return self.ways(q.z.mean, (q.u.mean.square() + q.u.variance).sqrt() if q.u else None)
+            return self.t_per_axis(q.z.rsample(), q.u.rsample() if q.u else None)
+        u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
+        return self.t_per_axis(q.z.mean, u)
 
-    def settle(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """The t of the way that is the likelier."""
-        if len(ways) == 1:
-            return ways[0]
-        return chosen(ways, self.taken(x, ways, mask)[..., None], self._axes - 1)
+    def most_likely(
+        self, x: Tensor, per_axis: Sequence[Tensor], mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the t under which the frames are most likely, given t for every axis."""
+        if len(per_axis) == 1:
+            return per_axis[0]
+        return chosen(per_axis, self.inferred_axis(x, per_axis, mask)[..., None], self._axes - 1)
 
-    def taken(self, x: Tensor, ways: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """Which one that is: (batch, 1), or (batch, time) where only the past is known."""
-        log_px = self._log_px(x, ways, mask)
+    def inferred_axis(
+        self, x: Tensor, per_axis: Sequence[Tensor], mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the index of the axis under which the frames are most likely.
+
+        It is (batch, 1), from the whole sequence. In causal models it is (batch, time), from the
+        frames up to each.
+        """
+        log_px = self._log_px(x, per_axis, mask)
         so_far = log_px.cumsum(-1) if self.topography.causal else log_px.sum(-1, keepdim=True)
         return so_far.argmax(0)
 
+    def select_axis(self, per_axis: Sequence[Tensor], axes: Tensor) -> Tensor:
+        """Select the t of sequences that moved along ``axes``, (batch, capsules).
+
+        A list of one entry has no axes to select from, and its entry is returned.
+        """
+        if len(per_axis) == 1:
+            return per_axis[0]
+        return chosen(per_axis, axes[:, None], self._axes - 1)
+
     def decode(self, t: Tensor) -> Tensor:
-        """The expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
+        """Return the expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
         return self.x_given_t(t).mean
 
     def roll(
         self, t: Tensor, steps: float | Tensor, axis: int | Sequence[int] | Tensor = 0
     ) -> Tensor:
-        """Every capsule moved on, as ``Topography.roll`` does; over an open end comes what the
-        prior expects."""
+        """Move every capsule as ``Topography.roll`` does.
+
+        Sites that enter over an open end hold the mean of t under the prior.
+        """
         fill = 0.0
         if not self.topography.cyclic:
             expected = self.prior(self.topography.window).mean.mean().nan_to_num()
@@ -169,45 +202,53 @@ class SequenceModel(GenerativeModel):
         axis: int | Sequence[int] | Tensor | None = None,
         closed: bool | None = None,
     ) -> Tensor:
-        """The sequence with its missing frames, where ``mask`` is False, filled in.
+        """Return the sequences with their missing frames filled in.
 
-        A missing frame is decoded from the t of the nearest frame that is there, rolled ``rate``
-        sites along ``axis`` for each frame between them: the topography's velocity unless given.
-        Capsules that move along several axes have to be told which, all the same or each its own:
-        (capsules,), or (batch, capsules); unless they are kept apart, where the frames that are
-        there tell. Where sequences are ``closed``
-        (as the topography's time is, unless it is said), the nearest may be round their ends.
+        A missing frame is decoded from the t of the nearest frame that is present, rolled by
+        ``rate`` sites for each frame between them.
+
+        Args:
+            mask: booleans (batch, time), True where a frame is present.
+            rate: sites a frame; by default the model's own ``rate``.
+            axis: axis to roll along: one for all, (capsules,) or (batch, capsules). It is required
+                if capsules move along several axes, unless the topography keeps axes apart: then
+                it is inferred from the frames that are present.
+            closed: whether the last frame is followed by the first, so that the nearest frame may
+                be round the end; by default it follows from the topography.
         """
-        there(x, mask)
+        filled = zero_missing(x, mask)
         if not mask.any(1).all():
-            raise BadInput("a sequence of which no frame is there cannot be filled")
-        own = self.rate if rate is None else rate
-        ways = self.encode_ways(x, mask=mask)
+            raise BadInput("every sequence needs at least one frame that is present")
+        sites_a_frame = self.rate if rate is None else rate
+        per_axis = self.encode_per_axis(x, mask=mask)
         if self.topography.apart and axis is None:
-            axis = self.taken(there(x, mask), ways, mask)[:, -1:]
+            axis = self.inferred_axis(filled, per_axis, mask)[:, -1:]
         axes = self.axes_to_roll(axis, len(x)).to(x.device)
-        t = self.way(ways, axes)
+        t = self.select_axis(per_axis, axes)
         closed = self.topography.cyclic and not self.topography.causal if closed is None else closed
         distance = _distances(x.shape[1], closed).to(x.device)  # from column to row, in frames
-        far = distance.abs().where(mask[:, None, :], x.shape[1] + 1)  # batch missing there
+        far = distance.abs().where(mask[:, None, :], x.shape[1] + 1)  # batch missing present
         nearest = far.argmin(2)
         lag = distance.expand_as(far).gather(2, nearest[..., None])[..., 0]
-        found = t.gather(1, nearest.reshape(*nearest.shape, *(1,) * (t.ndim - 2)).expand_as(t))
-        filled = there(x, mask)
+        t = t.gather(1, nearest.reshape(*nearest.shape, *(1,) * (t.ndim - 2)).expand_as(t))
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
-            along = axes[here.nonzero()[:, 0]]
-            filled[here] = self.decode(self.roll(found[here], own * steps, along)).to(x.dtype)
+            rolled = self.roll(t[here], sites_a_frame * steps, axes[here.nonzero()[:, 0]])
+            filled[here] = self.decode(rolled).to(x.dtype)
         return filled
 
     @property
     def rate(self) -> float | Tensor:
-        """Sites a frame that t is expected to move: of each capsule, where these are learned."""
+        """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
         return self.topography.rate
 
     def axes_to_roll(self, axis: int | Sequence[int] | Tensor | None, batch: int) -> Tensor:
-        """For every capsule of every sequence, (batch, capsules): one for all, one for each capsule
-        or all of them. The first, unless capsules move along several: it has to be said then."""
+        """Return the axis to roll along for every capsule of every sequence: (batch, capsules).
+
+        Args:
+            axis: one for all, or (capsules,), (batch, capsules) or (batch, 1). None means the first
+                axis, and is refused if capsules move along several.
+        """
         if axis is None and len(self.topography.axes) > 1:
             any_of = " or ".join(map(str, self.topography.axes))
             raise BadInput(f"these capsules move along several axes: give axis={any_of}")
@@ -215,18 +256,13 @@ class SequenceModel(GenerativeModel):
         capsules = self.topography.capsules
         if tuple(axes.shape) not in ((), (capsules,), (batch, capsules), (batch, 1)):
             raise BadInput(
-                f"axes are one for all, ({capsules},) or {(batch, capsules)}: a capsule's own; "
-                f"not {tuple(axes.shape)}"
+                f"axis must be an integer, or of shape ({capsules},), {(batch, capsules)} or "
+                f"{(batch, 1)}, not {tuple(axes.shape)}"
             )
         return axes.expand(batch, capsules)
 
-    def way(self, ways: Sequence[Tensor], axes: Tensor) -> Tensor:
-        """Of t for every way, that of sequences that went along these ``axes``, (batch, capsules),
-        where they are kept apart; there is one else."""
-        return ways[0] if len(ways) == 1 else chosen(ways, axes[:, None], self._axes - 1)
-
     def stream(self) -> Stream:
-        """Takes frames one at a time, where the topography is causal."""
+        """Return a `Stream`, which encodes frames one at a time; the topography must be causal."""
         return Stream(self)
 
     def _posterior(self, x: Tensor, mask: Tensor | None) -> Posterior:
@@ -234,18 +270,18 @@ class SequenceModel(GenerativeModel):
         return q if mask is None else q.where(mask)
 
     def sample(self, n: int, frames: int) -> Tensor:
-        """n sequences from the prior, decoded: (n, frames, *frame)."""
+        """Draw n sequences of t from the prior and decode them: (n, frames, *frame)."""
         return self.decode(self.prior(frames).sample(torch.Size((n,))))
 
     def project(self) -> None:
-        """What follows each optimiser step: projected rows where the norm asks for it."""
+        """Project the rows of every layer whose norm asks for it, after an optimiser step."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.project()
 
     @property
     def _axes(self) -> int:
-        """Of the latents of one frame."""
+        """Number of tensor axes that the latents of one frame have."""
         return 1 + len(self.topography.shape)
 
     @property
@@ -253,7 +289,11 @@ class SequenceModel(GenerativeModel):
         return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
 
     def check(self, x: Tensor, whole: bool = True) -> None:
-        """Refuse frames this model cannot take, with a sentence; a window of them, if ``whole``."""
+        """Raise `BadInput` if this model cannot take these frames.
+
+        Args:
+            whole: also refuse sequences shorter than the window.
+        """
         if not isinstance(x, Tensor):
             raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
         frame_shape = getattr(self.x_given_t, "frame_shape", None)
@@ -263,23 +303,31 @@ class SequenceModel(GenerativeModel):
                 f"frames must be (batch, time, *frame) with frame {tuple(frame_shape)}, "
                 f"not {tuple(x.shape)}{': grey ones need a channel, x[:, :, None]' * grey}"
             )
-        if whole and self.shares:
+        if whole and self.couples_frames:
             self.topography.check(x.shape[1])
         check_values(x, self.likelihood)
         check_place(x, self)
 
 
 def _distances(frames: int, closed: bool) -> Tensor:
-    """Frames from one (column) to another (row), the short way round where time is closed."""
+    """Return the frames from every frame (column) to every other (row), signed.
+
+    Args:
+        closed: take the shorter way round the end of the sequence.
+    """
     frame = torch.arange(frames)
     distance = frame[:, None] - frame
     return (distance + frames // 2) % frames - frames // 2 if closed else distance
 
 
 def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
-    """How far the sites of capsules lie apart, summed over capsules: (…, capsules, *shape) to (…).
+    """Return how far the sites of capsules deviate from their mean: (…, capsules, *shape) to (…).
 
-    A group lasso: where it is paid for, few capsules stand out and the others are level.
+    It is the root of the summed squared deviations, added over capsules: a group lasso, under which
+    few capsules vary and the others are flat.
+
+    Args:
+        axes: number of tensor axes of a frame's latents.
     """
     sites = t.flatten(1 - axes)
     apart = sites - sites.mean(-1, keepdim=True)

@@ -85,7 +85,7 @@ def traverse(
     walked = traversal(model, x, None, rate, window, seed, closed)
     axes = walked.axis if axis is None else model.axes_to_roll(axis, len(x))
     with seeded(seed):
-        t = model.way(model.encode_ways(x, sample), axes)
+        t = model.select_axis(model.encode_per_axis(x, sample), axes)
     start = start_of(topography, window or topography.window, frames, closed)
     lags = lags_from(start, frames, closed)
     rolled = torch.stack([model.roll(t[:, start], own * lag, axes) for lag in lags], 1)

@@ -306,7 +306,7 @@ class PartWhole(GenerativeModel):
         return belief.draw(presence, pose, self.temperature)
 
     @property
-    def drawn(self) -> list[tuple[int, ...]]:
+    def noise_shapes(self) -> list[tuple[int, ...]]:
         found: list[tuple[int, ...]] = []
         for size in reversed(self.sizes):
             found.append((size,))

@@ -32,6 +32,7 @@ LECUN_1998 = """\
   year = {1998},
 }"""
 
+SIDE = 28  # of every image, in pixels
 VALIDATION = 12_000  # of the 60,000 training images, the last
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -101,7 +102,7 @@ def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
     read = []
     for which, count in _FILES.items():
         images, classes = (_tensor(files[which, what], data[which, what], what) for what in _KINDS)
-        if images.shape != (count, 28, 28) or classes.shape != (count,) or classes.max() > 9:
+        if images.shape != (count, SIDE, SIDE) or classes.shape != (count,) or classes.max() > 9:
             raise BadInput(
                 f"{where} is not MNIST: {which} should have {count} images of 28 x 28 and as many "
                 "labels, 0 to 9"

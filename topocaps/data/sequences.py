@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput
+from topocaps.latents.masking import zero_missing
 from topocaps.wording import counted
 
 
@@ -20,25 +21,12 @@ from topocaps.wording import counted
 class Batch:
     """Frames x: (batch, time, *frame) and, where known, factors: (batch, time, factor).
 
-    Where frames are missing, the mask (batch, time) is True for those that are there.
+    Where frames are missing, the mask (batch, time) is True for those that are present.
     """
 
     x: Tensor
     factors: Tensor | None
     mask: Tensor | None = None
-
-
-def there(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Without what stands where ``mask`` is False and frames are missing: anything, NaN too."""
-    if mask is None:
-        return x
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
-        given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
-        raise BadInput(
-            f"a mask is a tensor, True where a frame is there: {tuple(x.shape[:2])} booleans, "
-            f"not {given}"
-        )
-    return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, x.new_zeros(()))
 
 
 @dataclass(frozen=True)
@@ -165,7 +153,7 @@ class Sequences(SequenceSet):
     names: tuple[str, ...] = ()
     moving: Tensor | None = None  # (sequences,), sorted
     cyclic: bool = False
-    there: Tensor | None = None  # (images,), False for those that are missing
+    present: Tensor | None = None  # (images,), False for missing frames
 
     def __post_init__(self) -> None:
         if self.moving is not None and (self.moving.diff() < 0).any():
@@ -175,8 +163,8 @@ class Sequences(SequenceSet):
     def of(frames: Any, mask: Any = None) -> SequenceSet:
         """Your own array or tensor: (sequences, time, *frame); sequences as they are.
 
-        ``mask`` (sequences, time) is True where a frame is there; what the others hold, NaN or
-        anything, is not looked at.
+        ``mask`` (sequences, time) is True where a frame is present. Missing frames may hold
+        anything, NaN included.
 
         >>> own = Sequences.of(torch.rand(4, 10, 1, 8, 8))
         >>> len(own), own.frames, own.frame_shape
@@ -196,9 +184,9 @@ class Sequences(SequenceSet):
             raise BadInput(f"frames must be (sequences, time, *frame), not {tuple(x.shape)}")
         if x.numel() == 0:
             raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
-        x = there(x, mask)
+        x = zero_missing(x, mask)
         if mask is not None and not mask.any(1).all():
-            raise BadInput("a sequence has no frame that is there")
+            raise BadInput("every sequence needs at least one frame that is present")
         if x.dtype not in (torch.uint8, torch.bool) and not x.is_floating_point():
             raise BadInput(f"frames must be floating point, bytes (0-255) or bool, not {x.dtype}")
         if x.dtype == torch.uint8 and x.max() <= 1:
@@ -206,11 +194,11 @@ class Sequences(SequenceSet):
         x = x if x.dtype == torch.uint8 else x.float()
         order = torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2])
         gaps = mask is not None and not mask.all()
-        return Sequences(x.flatten(0, 1), order, there=mask.flatten() if gaps else None)
+        return Sequences(x.flatten(0, 1), order, present=mask.flatten() if gaps else None)
 
     @property
     def has_gaps(self) -> bool:
-        return self.there is not None
+        return self.present is not None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -266,7 +254,7 @@ class Sequences(SequenceSet):
         script = script.to(self.images.device)
         x = self.images[script]
         x = x.float().div_(255) if x.dtype == torch.uint8 else x
-        factors, mask = (None if of is None else of[script] for of in (self.factors, self.there))
+        factors, mask = (None if of is None else of[script] for of in (self.factors, self.present))
         return Batch(x, factors, mask)
 
     @functools.cached_property

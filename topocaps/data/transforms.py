@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,42 +21,60 @@ SCALES = torch.tensor(
     [.60, .64, .68, .72, .76, .79, .83, .87, .91,
      .95, .99, 1.03, 1.07, 1.11, 1.14, 1.18, 1.22, 1.26]
 )  # fmt: skip
-TILT = math.radians(50)  # how far a digit leans at most
-DISTANCE = 2.0  # of the eye from a leaning digit, in halves of its width
+#: of the perspective motion, as the released code lists them
+DEGREES = tuple(181 if degrees == 180 else degrees for degrees in range(0, 360, 360 // STEPS))
+OUTSIDE = 4.0  # a place, in halves of the image, where there is no image
 
 
-def turned(height: int, width: int, angle: Tensor, scale: Tensor) -> Tensor:
-    """Where pixels come from when an image is turned counter-clockwise and scaled about its centre.
+def turned(
+    height: int, width: int, angle: Tensor, scale: Tensor, centre: float | None = None
+) -> Tensor:
+    """Where pixels come from when an image is turned counter-clockwise and scaled.
 
-    In halves of the image, x before y: (…, height, width, 2).
+    ``centre`` is the index, row and column alike, of the pixel that stays where it is; None is the
+    middle of the image. Places are in halves of the image, x before y: (…, height, width, 2).
     """
     x, y = _pixels(height, width)
     cos, sin = (angle.cos() / scale)[..., None, None], (angle.sin() / scale)[..., None, None]
-    return torch.stack([(cos * x - sin * y) * (2 / width), (sin * x + cos * y) * (2 / height)], -1)
+    if centre is None:
+        from_x, from_y = cos * x - sin * y, sin * x + cos * y
+    else:
+        right, down = centre - (width - 1) / 2, centre - (height - 1) / 2  # of the middle
+        x, y = x - right, y - down
+        from_x, from_y = cos * x - sin * y + right, sin * x + cos * y + down
+    return torch.stack([from_x * (2 / width), from_y * (2 / height)], -1)
 
 
-def tilted(height: int, width: int, phase: Tensor) -> Tensor:
-    """Where pixels come from when an image leans, turned about two axes in space, seen near by.
+def perspective_map(height: int, width: int, degrees: float) -> Tensor:
+    """The map of a turn in space by ``degrees``, about the vertical axis and the line of sight.
 
-    It leans about the horizontal axis by TILT sin(phase) and about the vertical one by
-    TILT cos(phase), so that its upright goes round once.
+    It takes homogeneous pixel indices (x, y, 1) of the image to those of the frame: a matrix
+    (3, 3) in float64, as in ``rotate_along_axis(phi=degrees, gamma=degrees)`` of the released code.
     """
-    about_x, about_y = TILT * phase.sin(), TILT * phase.cos()
-    zero, one = torch.zeros_like(phase), torch.ones_like(phase)
-    cx, sx, cy, sy = about_x.cos(), about_x.sin(), about_y.cos(), about_y.sin()
-    lean_x = torch.stack([one, zero, zero, zero, cx, -sx, zero, sx, cx], -1).unflatten(-1, (3, 3))
-    lean_y = torch.stack([cy, zero, sy, zero, one, zero, -sy, zero, cy], -1).unflatten(-1, (3, 3))
-    rotation = lean_y @ lean_x
-    # a point (X, Y, 0) goes to R (X, Y, 0) and is seen from the distance: a map of the plane
-    seen = torch.stack([rotation[..., 0], rotation[..., 1], torch.zeros_like(rotation[..., 0])], -1)
-    projection = torch.diag(torch.tensor([DISTANCE, DISTANCE, 1.0])) @ seen
-    projection[..., 2, 2] = DISTANCE
-    x, y = _pixels(height, width)
-    places = torch.stack(
-        [x * (2 / width) + 0 * y, y * (2 / height) + 0 * x, torch.ones(height, width)]
+    if degrees == 0:
+        return torch.eye(3, dtype=torch.float64)
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    focal = math.hypot(height, width) / (2 * sin)
+    matrices = (
+        [[focal, 0, width / 2, 0], [0, focal, height / 2, 0], [0, 0, 1, 0]],  # to the frame
+        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, focal], [0, 0, 0, 1]],  # away from the eye
+        [[cos, 0, -sin, 0], [0, 1, 0, 0], [sin, 0, cos, 0], [0, 0, 0, 1]],  # the vertical axis
+        [[cos, -sin, 0, 0], [sin, cos, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]],  # the line of sight
+        [[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1], [0, 0, 1]],  # to a plane at z = 1
     )
-    back = torch.linalg.inv(projection)[..., None, None, :, :] @ places.permute(1, 2, 0)[..., None]
-    return (back[..., :2, 0] / back[..., 2:, 0]).float()
+    return torch.linalg.multi_dot([torch.tensor(m, dtype=torch.float64) for m in matrices])
+
+
+def in_perspective(height: int, width: int) -> Tensor:
+    """Where pixels come from at every angle of perspective: (STEPS, height, width, 2)."""
+    maps = torch.stack([perspective_map(height, width, degrees) for degrees in DEGREES])
+    x, y = torch.meshgrid(torch.arange(width), torch.arange(height), indexing="xy")
+    frame = torch.stack([x, y, torch.ones_like(x)], -1).double()
+    image = (torch.linalg.inv(maps)[:, None, None] @ frame[..., None])[..., 0]
+    indices = image[..., :2] / image[..., 2:]
+    places = (indices + 0.5) * 2 / torch.tensor([width, height]) - 1
+    # pixels on the horizon come from infinitely far away, which is outside like any other place
+    return places.nan_to_num(OUTSIDE).clamp(-OUTSIDE, OUTSIDE).float()
 
 
 def _pixels(height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -70,7 +90,9 @@ class Motion:
     name: str
     factors: tuple[str, ...]
     together: tuple[tuple[int, ...], ...]  #: a draw chooses one of these
-    views: Callable[[int, int], Tensor]  #: where pixels come from, for all values of all but hue
+    #: where pixels come from, for all values of all but hue, given height, width and centre
+    views: Callable[[int, int, float | None], Tensor]
+    has_centre: bool = True  #: whether digits turn and scale about a pixel that can be chosen
 
 
 def _circle() -> Tensor:
@@ -84,24 +106,47 @@ MOTIONS = {
             "single",
             ("rotation", "scale", "hue"),
             ((0,), (1,), (2,)),
-            lambda height, width: turned(
-                height, width, _circle()[:, None].expand(STEPS, STEPS), SCALES.expand(STEPS, STEPS)
+            lambda height, width, centre: turned(
+                height,
+                width,
+                _circle()[:, None].expand(STEPS, STEPS),
+                SCALES.expand(STEPS, STEPS),
+                centre,
             ),
         ),
         Motion(
             "combined",
             ("rotation", "hue"),
             ((0, 1),),
-            lambda height, width: turned(height, width, _circle(), torch.ones(STEPS)),
+            lambda height, width, centre: turned(
+                height, width, _circle(), torch.ones(STEPS), centre
+            ),
         ),
         Motion(
             "perspective",
-            ("tilt", "hue"),
+            ("perspective", "hue"),
             ((0, 1),),
-            lambda height, width: tilted(height, width, _circle()),
+            lambda height, width, centre: in_perspective(height, width),
+            has_centre=False,
         ),
     )
 }
+
+
+def check_centre(centre: Any, motion: Motion, height: int, width: int) -> float | None:
+    """``centre`` as a float or None, or a sentence that says why it cannot be used."""
+    if centre is None:
+        return None
+    if not motion.has_centre:
+        raise BadInput(f"the {motion.name} motion has a centre of its own: leave out centre")
+    last = min(height, width) - 1
+    is_number = isinstance(centre, Real) and not isinstance(centre, bool)
+    if not is_number or not 0 <= centre <= last:
+        raise BadInput(
+            f"centre must be the index of a pixel, a number from 0 to {last}, or None, not "
+            f"{centre!r}"
+        )
+    return float(centre)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,16 +155,22 @@ class TransformedImages(SequenceSet):
 
     An image is drawn in the red channel, seen as its pose says (bilinear, black outside), then its
     hue is turned. A script is (…, time, 1 + factors): the image and the index of every factor.
+    ``centre`` is the index, row and column alike, of the pixel about which images turn and scale:
+    None is the middle of the image, 14 is the released code's.
     """
 
     images: Tensor  # (images, height, width), bytes
     motion: Motion = MOTIONS["single"]
     scripts: Tensor | None = None  # (sequences, time, …): a fixed set; else every image is in one
-    views: Tensor = None  # type: ignore[assignment]  # made from the motion
+    views: Tensor = None  # type: ignore[assignment]  # made from the motion and the centre
+    centre: float | None = None
 
     def __post_init__(self) -> None:
+        height, width = self.images.shape[1:]
+        centre = check_centre(self.centre, self.motion, height, width)
+        object.__setattr__(self, "centre", centre)
         if self.views is None:
-            views = self.motion.views(*self.images.shape[1:])
+            views = self.motion.views(height, width, centre)
             object.__setattr__(self, "views", views.to(self.images.device))
 
     @property

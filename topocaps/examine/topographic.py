@@ -19,7 +19,8 @@ from topocaps.data.sequences import Batch, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.examine.digits import PROBED, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
+from topocaps.latents.topography import Topography
 from topocaps.metrics import (
     accuracy_by_labels,
     evaluate,
@@ -106,7 +107,7 @@ class TopographicExamination(Examination[SequenceModel]):
         model, held_out, drawn = run.model, run.held_out, {}
         if isinstance(model.topography, LearnedTopography):
             drawn["learned"] = figures.learned(model.topography)
-        else:
+        elif isinstance(model.topography, Topography):
             drawn["topography"] = figures.topography(model.topography, held_out.frames)
         if is_map(model):
             drawn["torus"] = figures.torus(*strongest(model, held_out))
@@ -139,7 +140,10 @@ class TopographicExamination(Examination[SequenceModel]):
 
         return [
             Later(("generalisation",), generalised),
-            Later(("probes",), lambda: {"probes": probe_digits(model, data)}),
+            Later(
+                ("probes",),
+                lambda: {"probes": probe_digits(model, data, recorded.get("centre"))},
+            ),
         ]
 
     def keepsakes(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
@@ -150,7 +154,9 @@ class TopographicExamination(Examination[SequenceModel]):
             return {}
         found = {"traversals": _several(run, held_out)}
         if isinstance(held_out, TransformedImages) and held_out.motion is MOTIONS["single"]:
-            together = TransformedImages(held_out.images, MOTIONS["combined"])
+            together = TransformedImages(
+                held_out.images, MOTIONS["combined"], centre=held_out.centre
+            )
             found["combined"] = _several(run, together)
         if isinstance(model.topography, LearnedTopography):
             found["learned"] = figures.learned(model.topography)
@@ -228,13 +234,15 @@ LABELLED = 10_000  # sequences that probes learn from, and as many to test on
 
 
 @torch.no_grad()
-def probe_digits(model: SequenceModel, folder: Path | None) -> dict[str, Any]:
+def probe_digits(
+    model: SequenceModel, folder: Path | None, centre: float | None = None
+) -> dict[str, Any]:
     """{what is read: {labels: accuracy}}: digits from the t of one moving, turned, coloured frame,
     and from what of it no roll changes."""
     where = next(model.parameters()).device
     sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
     for part in digits(folder):
-        moving = TransformedImages(part.images)
+        moving = TransformedImages(part.images, centre=centre)
         fixed = moving.balanced(-(-LABELLED // len(moving.motion.together)), EVALUATION_SEED)
         read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
         t = torch.cat(read)
@@ -264,7 +272,8 @@ def walked_gain(
 
 def elsewhere(model: SequenceModel, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
     """What a model of single motions makes of rotation and hue together."""
-    combined = Mnist(motion="combined").load(data).held_out.balanced(SOME, EVALUATION_SEED)
+    moved = Mnist(motion="combined", centre=settings["data"].get("centre"))
+    combined = moved.load(data).held_out.balanced(SOME, EVALUATION_SEED)
     found = evaluate(model, combined, window=settings["unseen_window"], seed=EVALUATION_SEED)
     return {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
 

@@ -85,7 +85,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q = self.model.posterior(x)
         u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
-        return self.model.settle(x, self.model.ways(q.z.mean, u))
+        return self.model.most_likely(x, self.model.t_per_axis(q.z.mean, u))
 
 
 class Decoder(nn.Module):

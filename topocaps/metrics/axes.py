@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from topocaps.latents.rolling import roll
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
-from topocaps.topography import roll
 
 STILL = -1
 CLEARLY = 0.8  #: of what other rolls leave: that much, or less, is clearly nearer

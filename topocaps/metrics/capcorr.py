@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
+from topocaps.latents.rolling import roll
+from topocaps.latents.topography import KELLER_2021
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 from topocaps.references import cites
-from topocaps.topography import KELLER_2021, roll
 
 
 @dataclass(frozen=True)

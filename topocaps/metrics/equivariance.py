@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
+from topocaps.latents.interface import TopographyLike
+from topocaps.latents.rolling import chosen, roll
+from topocaps.latents.topography import KELLER_2021
 from topocaps.references import cites
-from topocaps.topography import KELLER_2021, Topography, chosen, roll
 
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 
@@ -64,11 +66,12 @@ def equivariance_errors(
 
 
 @cites(KELLER_2021)
-def chance_equivariance_error(topography: Topography, frames: int, rate: float = 1.0) -> float:
+def chance_equivariance_error(topography: TopographyLike, frames: int, rate: float = 1.0) -> float:
     """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
 
     E|u - v|_1 for independent random unit vectors is E|u - v|_2 times E|w|_1 for one of them.
 
+    >>> from topocaps import Topography
     >>> round(chance_equivariance_error(Topography(15, (15,)), frames=15))
     6937
     """

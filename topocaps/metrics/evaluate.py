@@ -28,6 +28,7 @@ from topocaps.metrics.equivariance import (
 )
 from topocaps.metrics.intervals import Mean
 from topocaps.metrics.missing import filled_costs
+from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.traversal import Traversal, lags_from, start_of, traversal
 from topocaps.references import cites, references
@@ -36,6 +37,7 @@ from topocaps.sequence_model import SequenceModel
 SOURCES = references(capcorr, log_px, log_px_paper)
 PAPER_SAMPLES = 10  # of the papers' log p(x)
 SOME = 300  # sequences, where a few will do
+SHUFFLES = 99  # of sites, beside the correlation of neighbours
 
 
 @dataclass(frozen=True)
@@ -139,15 +141,22 @@ def _measure(
             walked = traversal(model, one.x, one.factors, rate, window, None, closed)
             parts.append(walked)
             # of axes that are kept apart, the one that was rolled along
-            t = model.way(model.encode_ways(one.x, sample=True), walked.axis)
+            t = model.select_axis(model.encode_per_axis(one.x, sample=True), walked.axis)
             weights = log_weights(model, one.x, samples)
             found = {
                 "log_px": log_mean_exp_over_sequences(weights),
                 "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
                 "elbo": model.evidence(one.x).elbo.mean(1),
-                "equivariance_error": equivariance_errors(
-                    t, rate, model.topography.cyclic, walked.axis if several_axes else None
-                ),
+                # where mu is 0 the sign of t is random, and only its square can be organised
+                **{
+                    name: equivariance_errors(
+                        value, rate, model.topography.cyclic, walked.axis if several_axes else None
+                    )
+                    for name, value in (
+                        ("equivariance_error", t),
+                        ("equivariance_error_squared", t.square()),
+                    )
+                },
             }
             if model.topography.window == 1:
                 found["log_px_per_frame"] = log_mean_exp_over_frames(weights)
@@ -195,13 +204,22 @@ def _lags(model: SequenceModel, frames: int, window: int | None, closed: bool | 
 def _of_some(
     model: SequenceModel, sequences: SequenceSet, seed: int, closed: bool | None
 ) -> dict[str, Any]:
-    """What is told by a few sequences, spread over all factors: how well missing frames are filled
-    in, and how far capsules specialise on factors."""
-    found: dict[str, Any] = {"missing": {}, "specialisation": None}
+    """Measure on a few sequences, spread over all factors.
+
+    Measured are how well missing frames are filled in, how far capsules specialise on factors, and
+    how strongly neighbouring sites correlate, beside sites that were shuffled.
+    """
+    found: dict[str, Any] = {"missing": {}, "specialisation": None, "smoothness": {}}
     if sequences.frames < 2:
         return found
     scripts = sequences.fixed()
     some = sequences.show(scripts[:: max(1, len(scripts) // SOME)])
+    if max(model.topography.shape) > 1:
+        t, cyclic = model.encode(some.x), model.topography.cyclic
+        for name, value in (("t", t), ("t_squared", t.square())):
+            smooth = topographic_smoothness(value, permutations=SHUFFLES, seed=seed, cyclic=cyclic)
+            found["smoothness"][name] = smooth.observed
+            found["smoothness"][f"{name}_shuffled"] = smooth.shuffled
     if model.topography.axes == (None,) or model.topography.apart:
         found["missing"] = filled_costs(model, some.x, seed=seed, closed=closed)
     if some.factors is not None:

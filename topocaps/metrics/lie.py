@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from topocaps.errors import BadInput
+from topocaps.latents.rolling import roll
 from topocaps.references import cites
-from topocaps.topography import roll
 
 GRUVER_2022 = """\
 @article{gruver2022lie,

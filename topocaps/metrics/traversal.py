@@ -23,10 +23,10 @@ from torch.special import xlogy
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
+from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.networks import Likelihood
 from topocaps.sequence_model import SequenceModel
-from topocaps.topography import Topography
 
 EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 
@@ -109,7 +109,7 @@ def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
     return range((window - 1) // 2 + 1, frames - window // 2)
 
 
-def start_of(topography: Topography, window: int, frames: int, closed: bool) -> int:
+def start_of(topography: TopographyLike, window: int, frames: int, closed: bool) -> int:
     """The frame that is rolled: one whose whole window is there, where time has ends."""
     if topography.causal:
         return window - 1
@@ -160,7 +160,7 @@ def traversal(
         )
     topography = model.topography
     with nullcontext() if seed is None else seeded(seed):
-        ways = model.encode_ways(x, sample=True)
+        per_axis = model.encode_per_axis(x, sample=True)
     closed = topography.cyclic if closed is None else closed
     start = start_of(topography, window, frames, closed)
     x = x.roll(-start, 1)
@@ -175,7 +175,7 @@ def traversal(
         unseen[:, lag] &= ~shown
 
     def cost_of_rolling(axis: Tensor) -> Tensor:
-        t = model.way(ways, axis)
+        t = model.select_axis(per_axis, axis)
         rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
         if model.likelihood is Likelihood.BERNOULLI:
             shown = model.x_given_t(rolled)
@@ -208,7 +208,7 @@ def _check_bernoulli(distribution: Distribution) -> None:
         )
 
 
-def _other_axes(topography: Topography) -> Iterator[tuple[slice | int, int]]:
+def _other_axes(topography: TopographyLike) -> Iterator[tuple[slice | int, int]]:
     """Which capsules to try along which axis, where there are several: all of them, then each,
     unless axes are kept apart.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -14,6 +12,7 @@ from typing import Any, Self
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
+from topocaps.recipes import fingerprint
 from topocaps.recipes.data import SOME, Data, Mnist
 from topocaps.training import Training
 from topocaps.training.run import describe_training
@@ -28,6 +27,7 @@ class BaseRecipe(ABC):
     data: Data
     training: Training
     claims: Mapping[str, Any] = field(default_factory=dict)
+    edition: str = "topocaps"  #: which paper's settings these are; this library's own by default
     start: BaseRecipe | None = None  #: whose weights, from the same seed, training starts from
 
     @abstractmethod
@@ -52,6 +52,7 @@ class BaseRecipe(ABC):
             "name": self.name,
             "data": {"kind": type(self.data).__name__, **asdict(self.data)},
             "claims": dict(self.claims),
+            "edition": self.edition,
             **({} if self.start is None else {"start": self.start._trained()}),
         }
 
@@ -62,13 +63,22 @@ class BaseRecipe(ABC):
         """The whole recipe as plain data."""
         return {**self.settings(), **self._trained(), "about": self.about}
 
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return all settings that decide the result of a run, under keys that never change.
+
+        The seed, the recipe's name, its description and its claims do not belong to them.
+        """
+        return {
+            "data": self.data.identity(),
+            "training": fingerprint.of_training(self.training),
+            **({} if self.start is None else {"start": self.start.identity()}),
+        }
+
     @property
     def fingerprint(self) -> str:
-        """Of all that decides what comes out of a run, apart from its seed."""
-        told = {k: v for k, v in self.describe().items() if k not in ("about", "claims", "start")}
-        start = None if self.start is None else self.start.fingerprint
-        text = json.dumps([told, start], sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        """The digest of ``identity``."""
+        return fingerprint.fingerprint(self.identity())
 
     def change(self, changes: Iterable[str]) -> Self:
         """With ``key=value`` settings; a key is a path such as topography.window, or its end.
@@ -88,7 +98,7 @@ class BaseRecipe(ABC):
         return recipe
 
 
-_FIXED = ("name", "about", "model", "claims", "start")
+_FIXED = ("name", "about", "model", "claims", "edition", "start")
 
 
 def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -6,17 +6,18 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from topocaps.data.mnist import LECUN_1998, Digits, digit_splits
+from topocaps.data.mnist import LECUN_1998, SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprites import MATTHEY_2017, growing_sprites, sprites
-from topocaps.data.transforms import MOTIONS, TransformedImages
+from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
+from topocaps.recipes.fingerprint import stable
 
 SOME = 500  # sequences of every factor, where not all are measured
 
@@ -51,6 +52,14 @@ class Sprites:
             raise BadInput(f"moving must be names of factors, not {self.moving!r}")
         object.__setattr__(self, "moving", moving)
 
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "sprites",
+            resolution=(self.resolution, None),
+            speed=(float(self.speed), 1.0),
+            moving=(self.moving, ()),
+        )
+
     def load(self, folder: Path | None = None) -> Splits:
         archive = self._archive(folder)
         source = "dSprites" if archive else "sprites (rendered)"
@@ -75,6 +84,9 @@ class GrowingSprites:
     def __post_init__(self) -> None:
         _check_resolution(self.resolution)
 
+    def identity(self) -> dict[str, Any]:
+        return stable("growing-sprites", resolution=(self.resolution, None))
+
     def load(self, folder: Path | None = None) -> Splits:
         found = growing_sprites(self.resolution)
         return Splits(*found, "sprites (rendered)", "held-out sprites", SOME)
@@ -95,18 +107,32 @@ class Mnist:
     citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
     evaluated: int | None = None  #: test sequences of each factor; all images where None
     motion: str = "single"  #: which factors move together
+    #: index (row and column) of the pixel about which digits turn and scale; the middle where None
+    centre: float | None = None
 
     def __post_init__(self) -> None:
         if self.evaluated is not None:
             whole_number("evaluated", self.evaluated)
         if self.motion not in MOTIONS:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
+        centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
+        object.__setattr__(self, "centre", centre)
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "mnist-sequences",
+            measured=(self.evaluated, None),
+            motion=(self.motion, "single"),
+            centre=(self.centre, None),
+        )
 
     def load(self, folder: Path | None = None) -> Splits:
         motion = MOTIONS[self.motion]
-        return _of_mnist(
-            folder, lambda part: TransformedImages(part.images, motion), self.evaluated
-        )
+
+        def sequences(part: Digits) -> TransformedImages:
+            return TransformedImages(part.images, motion, centre=self.centre)
+
+        return _of_mnist(folder, sequences, self.evaluated)
 
 
 @dataclass(frozen=True)
@@ -114,6 +140,9 @@ class StillMnist:
     """Digits as they are, grey and upright: sequences of one frame, with their class."""
 
     citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
+
+    def identity(self) -> dict[str, Any]:
+        return stable("mnist-images")
 
     def load(self, folder: Path | None = None) -> Splits:
         return _of_mnist(folder, _still)
@@ -139,6 +168,16 @@ class MovedMnist:
     @property
     def moves(self) -> Moves:
         return Moves(**asdict(self))
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "mnist-images-moved",
+            degrees=(self.degrees, 0.0),
+            canvas=(self.canvas, None),
+            shift=("ink stays on the canvas" if self.shift is None else self.shift, 0.0),
+            shear=(self.shear, 0.0),
+            scale=(self.scale, (1.0, 1.0)),
+        )
 
     def load(self, folder: Path | None = None) -> Splits:
         return _of_mnist(folder, lambda part: MovedDigits(part.images, part.classes, self.moves))
@@ -173,6 +212,20 @@ class OwnSequences:
         settings = asdict(self)
         del settings["shift"]
         return read(settings.pop("path"), **settings, say=say)
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "files",
+            path=(self.path, None),
+            frames=(self.frames, None),
+            stride=(self.stride, None),
+            size=(self.size, None),
+            grey=(self.grey, None),
+            layout=(self.layout, None),
+            skip_bad=(self.skip_bad, False),
+            at_most=(self.at_most, None),
+            shift=(self.shift, 0),
+        )
 
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = split(self.read())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from topocaps.learned import Learned
+from topocaps.latents.learned import Learned
 from topocaps.recipes.data import GrowingSprites, Sprites
 from topocaps.recipes.recipe import Recipe
 from topocaps.recipes.sprites import CAPSULES, TVAE

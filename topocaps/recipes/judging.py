@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.tables import Number
@@ -62,6 +62,37 @@ class Better:
             )
             shown.append(f"{number.label} {values}".replace("-", "−"))
         return Verdict("; ".join(shown), _verdict(good))
+
+
+@dataclass(frozen=True)
+class Best:
+    """One model has the highest, or the lowest, value of a number among several."""
+
+    text: str
+    this: BaseRecipe
+    others: tuple[BaseRecipe, ...]
+    higher: Number | None = None
+    lower: Number | None = None
+
+    @property
+    def recipes(self) -> tuple[BaseRecipe, ...]:
+        return self.this, *self.others
+
+    def judge(self, measured: Measured) -> Verdict:
+        number = self.higher or self.lower
+        assert number is not None
+        this, *others = ((recipe, number, measured(recipe, number)) for recipe in self.recipes)
+        if not all(values for _, _, values in (this, *others)):
+            return Verdict("", None)
+        sides = [(this, other) if self.higher else (other, this) for other in others]
+        told = ", ".join(
+            f"{recipe.name.split('/')[-1]} {statistics.mean(values):,.{number.digits}f}"
+            for recipe, _, values in (this, *others)
+        )
+        return Verdict(
+            f"{number.label}: {told}".replace(" -", " −"),
+            _verdict([_is_more(measured, more, less) for more, less in sides]),
+        )
 
 
 @dataclass(frozen=True)
@@ -130,7 +161,7 @@ class Learned:
 
     text: str
     these: tuple[BaseRecipe, ...]
-    number: Number
+    numbers: tuple[Number, ...]
     lower: bool = False
     why: str = ""
 
@@ -139,23 +170,58 @@ class Learned:
         return self.these
 
     def judge(self, measured: Measured) -> Verdict:
-        before = _untrained(self.number)
+        told = [self._judge(measured, number) for number in self.numbers]
+        good = [is_better for _, found in told for is_better in found]
+        return Verdict("; ".join(text for text, _ in told), _verdict(good) if good else None)
+
+    def _judge(self, measured: Measured, number: Number) -> tuple[str, list[bool | None]]:
+        """What was found of one number, and of which models it is better than before training."""
+        before = _untrained(number)
         shown, good = [], []
         for recipe in self.these:
-            after, control = measured(recipe, self.number), measured(recipe, before)
+            after, control = measured(recipe, number), measured(recipe, before)
             if after and control:
-                sides = (recipe, self.number, after), (recipe, before, control)
+                sides = (recipe, number, after), (recipe, before, control)
                 more, less = sides[::-1] if self.lower else sides
                 good.append(_is_more(measured, more, less))
                 values = " from ".join(
-                    f"{statistics.mean(v):,.{self.number.digits}f}" for v in (after, control)
+                    f"{statistics.mean(v):,.{number.digits}f}" for v in (after, control)
                 )
                 shown.append(f"{recipe.name} {values}")
-        if not good:
-            return Verdict("", None)
         better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
-        found = f"{self.number.label}, better in {len(better)} of {len(good)} models"
-        return Verdict(f"{found}: {'; '.join(better or shown)}", _verdict(good))
+        found = f"{number.label}, better in {len(better)} of {len(good)} models"
+        return f"{found}{': ' * bool(better)}{', '.join(better)}", good
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a table is from the paper's, in units of the spread over seeds.
+
+    The distance is the mean, over the columns and numbers that the paper reports, of
+    ``|ours − published| / max(our spread, published spread)``. A spread of 0 counts as half a unit
+    of the last printed digit. It was fixed before the runs of the editions that it compares.
+    """
+
+    recipes: tuple[BaseRecipe, ...]
+    numbers: tuple[Number, ...]
+
+    def of(self, measured: Measured) -> tuple[float, int] | None:
+        """Return the distance and how many numbers it is of; None where nothing was measured."""
+        found = []
+        for recipe in self.recipes:
+            for number in self.numbers:
+                claim: Any = recipe.claims
+                for key in number.path:
+                    claim = claim.get(key) if isinstance(claim, Mapping) else None
+                values = measured(recipe, number)
+                if claim is None or not values:
+                    continue
+                mean, published = claim
+                several = len(values) > 1
+                own = statistics.stdev(values) if several else measured.spread(recipe, number)
+                spread = max(own or 0.0, published, 0.5 * 10.0**-number.digits)
+                found.append(abs(statistics.mean(values) - mean) / spread)
+        return (statistics.mean(found), len(found)) if found else None
 
 
 def _untrained(number: Number) -> Number:

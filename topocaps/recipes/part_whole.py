@@ -8,12 +8,13 @@ from typing import Any
 from topocaps.arithmetic import seeded
 from topocaps.capsules import PartWhole, PartWholeSettings, Poses
 from topocaps.errors import check_seed, whole_number
+from topocaps.latents.topography import Topography
 from topocaps.models import VAE
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.data import MovedMnist, StillMnist
+from topocaps.recipes.fingerprint import of_part_whole, stable
 from topocaps.recipes.recipe import Recipe
 from topocaps.references import references
-from topocaps.topography import Topography
 from topocaps.training import Adam, Precision, Training
 
 
@@ -43,6 +44,11 @@ class PartWholeRecipe(BaseRecipe):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "model": "PartWhole", "capsules": asdict(self.capsules)}
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | stable(
+            "part-whole", capsules=(of_part_whole(self.capsules), None), probed=(self.probed, None)
+        )
 
 
 def _claimed(**rows: tuple[tuple[float, float], ...]) -> dict[str, Any]:

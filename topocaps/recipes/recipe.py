@@ -9,13 +9,14 @@ from typing import Any
 from topocaps.arithmetic import seeded
 from topocaps.convolutional import convolutional
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, check_seed, one_of, whole_number
-from topocaps.learned import Learned
+from topocaps.errors import BadInput, check_seed, non_negative, one_of, whole_number
+from topocaps.latents.learned import Learned
+from topocaps.latents.topography import Topography
 from topocaps.models import MODELS, VAE, TopographicVAE
-from topocaps.networks import Likelihood, Norm
+from topocaps.networks import Fan, Likelihood, Norm
 from topocaps.recipes.base import BaseRecipe
+from topocaps.recipes.fingerprint import of_topography, stable
 from topocaps.references import references
-from topocaps.topography import Topography
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class Recipe(BaseRecipe):
     centred: bool = False  #: the decoder sees t less its mean under the prior (not the paper's)
     learned: Learned = Learned.NOTHING  #: of the topography
     sparsity: float = 0.0  #: price of capsules that stand out, in nats
+    encoder_fan: Fan = Fan.IN  #: which side of a layer bounds the encoders' initial weights
+    decoder_fan: Fan = Fan.IN  #: the same for the decoder
+    epsilon: float = 0.0  #: number added to every energy
     rate: float = 1.0  #: sites a frame that the data ask for
     closed: bool = True  #: sequences come round
     unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
@@ -66,14 +70,28 @@ class Recipe(BaseRecipe):
                     f"unseen_window {window} is less than the model's window "
                     f"{self.topography.window}: what the model has seen is not unseen"
                 )
-        for name, kind in (("norm", Norm), ("likelihood", Likelihood), ("learned", Learned)):
+        object.__setattr__(self, "epsilon", non_negative("epsilon", self.epsilon))
+        for name, kind in (
+            ("norm", Norm), ("likelihood", Likelihood), ("learned", Learned),
+            ("encoder_fan", Fan), ("decoder_fan", Fan),
+        ):  # fmt: skip
             object.__setattr__(self, name, one_of(kind, name, getattr(self, name)))
         if self.convolutional and (
             self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE
         ):
             raise BadInput("convolutional networks have no norm, and no W to learn or be sparse")
-        if self.model is VAE and (self.learned is not Learned.NOTHING or self.sparsity):
-            raise BadInput("a VAE has no W to learn, and no capsules that could be sparse")
+        if self.convolutional and (self.encoder_fan, self.decoder_fan) != (Fan.IN, Fan.IN):
+            raise BadInput(
+                "encoder_fan and decoder_fan are of multilayer perceptrons: convolutional networks "
+                "are initialised as PyTorch does it"
+            )
+        if self.model is VAE and (
+            self.learned is not Learned.NOTHING or self.sparsity or self.epsilon
+        ):
+            raise BadInput(
+                "a VAE has no W to learn, no energies to add epsilon to, and no capsules that "
+                "could be sparse"
+            )
 
     @property
     def citations(self) -> tuple[str, ...]:
@@ -88,13 +106,14 @@ class Recipe(BaseRecipe):
             "centred": self.centred,
             "learned": self.learned,
             "sparsity": self.sparsity,
+            "epsilon": self.epsilon,
         }
         settings: dict[str, Any] = {} if self.model is VAE else own
         with seeded(seed):
             if self.convolutional:
                 return convolutional(
                     frame_shape, self.topography, self.model, likelihood=self.likelihood,
-                    mu=self.mu, centred=self.centred,
+                    mu=self.mu, centred=self.centred, epsilon=self.epsilon,
                 )  # fmt: skip
             return self.model.mlp(
                 frame_shape=frame_shape,
@@ -102,6 +121,8 @@ class Recipe(BaseRecipe):
                 hidden=self.hidden,
                 norm=self.norm,
                 likelihood=self.likelihood,
+                encoder_fan=self.encoder_fan,
+                decoder_fan=self.decoder_fan,
                 **settings,
             )
 
@@ -129,6 +150,30 @@ class Recipe(BaseRecipe):
             "centred": self.centred and self.model is not VAE,
             "learned": self.learned.value,
             "sparsity": self.sparsity,
+            "epsilon": self.epsilon,
             "norm": self.norm.value,
+            "encoder_fan": self.encoder_fan.value,
+            "decoder_fan": self.decoder_fan.value,
             "likelihood": self.likelihood.value,
         }
+
+    def identity(self) -> dict[str, Any]:
+        vae = self.model is VAE
+        return super().identity() | stable(
+            "vae" if vae else "topographic-vae",
+            topography=(of_topography(self.topography), None),
+            hidden=(self.hidden, None),
+            networks=("convolutions" if self.convolutional else "perceptrons", "perceptrons"),
+            mu=(None if vae else self.mu, None),
+            norm=(self.norm.value, "none"),
+            likelihood=(self.likelihood.value, "bernoulli"),
+            centred=(self.centred and not vae, False),
+            learned=(self.learned.value, "nothing"),
+            sparsity=(self.sparsity, 0.0),
+            encoder_fan=(self.encoder_fan.value, "in"),
+            decoder_fan=(self.decoder_fan.value, "in"),
+            epsilon=(self.epsilon, 0.0),
+            rate=(self.rate, 1.0),
+            closed=(self.closed, True),
+            unseen_window=(self.unseen_window, None),
+        )

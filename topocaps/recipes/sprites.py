@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from topocaps.latents.topography import Topography
 from topocaps.models import VAE
 from topocaps.recipes.data import Sprites
 from topocaps.recipes.recipe import Recipe
-from topocaps.topography import Topography
 from topocaps.training import Adam, Training
 
 CAPSULES = Topography(capsules=10, shape=(15,), reach=(1,), window=13, velocity=1.0)

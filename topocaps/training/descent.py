@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.generative import GenerativeModel
+from topocaps.latents.stack import TopographyStack
+from topocaps.latents.topography import Topography
 from topocaps.networks import lead
-from topocaps.pooling import TopographyStack
-from topocaps.topography import Topography
+from topocaps.sequence_model import SequenceModel
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
@@ -245,13 +246,12 @@ def readable(stack: Stack) -> GenerativeModel:
     """A copy that shares the stack's parameters, with W as a tensor: compilers read it as it is."""
     shared: dict[int, Any] = {id(value): value for value in stack.tensors().values()}
     model = copy.deepcopy(stack.model, shared)
-    topography = getattr(model, "topography", None)
-    if not isinstance(topography, Topography) or not topography.is_plain:
+    if not isinstance(model, SequenceModel):
         return model
-    if topography.is_small(stack.frames):
+    own = model.topography
+    if isinstance(own, Topography) and own.is_plain and own.is_small(stack.frames):
         parameter = next(stack.model.parameters())
-        together = TopographyStack([topography], stack.frames)
-        model.topography = together.to(parameter)  # type: ignore[assignment]
+        model.topography = TopographyStack([own], stack.frames).to(parameter)
     return model
 
 

@@ -257,7 +257,7 @@ class _Part:
         uniform = numbers.uniform(batch, sequences.numbers)
         return uniform, [
             numbers.normal(batch, sequences.frames, *shape).to(self.device)
-            for shape in self.stack.model.drawn
+            for shape in self.stack.model.noise_shapes
         ]
 
     @torch.no_grad()

@@ -119,7 +119,7 @@ class Factored(Descent):
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Gradients]:
         """The terms, and the way back."""
-        frames = noise[0].shape[: -len(self.stack.model.drawn[0])].numel()
+        frames = noise[0].shape[: -len(self.stack.model.noise_shapes[0])].numel()
         for layer in self.layers:
             layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):

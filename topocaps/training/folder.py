@@ -134,7 +134,7 @@ class RunFolder:
 
 
 #: of a run, what does not change it
-_TOLD = ("versions", "device", "products", "claims", "about")
+_TOLD = ("versions", "device", "products", "claims", "about", "edition")
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
-from topocaps.pooling import lattice
+from topocaps.latents.stack import lattice
 from topocaps.sequence_model import SequenceModel
 from topocaps.training.settings import Training, for_each
 

@@ -18,9 +18,9 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, read_weights, write_atomically, write_json, write_weights
 from topocaps.generative import GenerativeModel, check_values
+from topocaps.latents.topography import Topography
 from topocaps.machine import free_memory
 from topocaps.references import references
-from topocaps.topography import Topography
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train

@@ -6,17 +6,16 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
+from topocaps.latents.stack import TopographyStack, lattice
+from topocaps.latents.topography import Topography
 from topocaps.networks import Linear
-from topocaps.pooling import TopographyStack, lattice
 from topocaps.sequence_model import SequenceModel
-from topocaps.topography import Topography
 
 
 class Stack:
@@ -34,9 +33,9 @@ class Stack:
             raise BadInput("models of one stack must have the same networks")
         self.model = copy.deepcopy(self.members[0])
         if isinstance(self.model, SequenceModel):
-            topographies: list[Any] = [m.topography for m in self.members]
+            topographies = [m.topography for m in members if isinstance(m, SequenceModel)]
             parameter = next(self.model.parameters())
-            self.model.topography = TopographyStack(topographies, frames).to(parameter)  # type: ignore[assignment]
+            self.model.topography = TopographyStack(topographies, frames).to(parameter)
         for name, _ in self.members[0].named_parameters():
             own = [m.get_parameter(name) for m in self.members]
             together = torch.stack([one.detach() for one in own])

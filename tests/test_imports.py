@@ -1,0 +1,173 @@
+"""The direction of imports: a room of the package imports itself and the rooms listed before it.
+
+The rooms are those of docs/architecture.md. ``ROOMS`` lists their order, ``ROOM_OF`` says which
+room a module belongs to, and ``BREACHES`` lists today's imports against the order. That set may
+only shrink: a new breach fails the test, and so does a listed one that no longer exists.
+"""
+
+import ast
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "topocaps"
+
+#: Every room may import from the rooms before it.
+ROOMS = (
+    "foundation",
+    "latents",
+    "data",
+    "models",
+    "capsules",
+    "training",
+    "metrics",
+    "study",
+    "papers",
+    "integrations",
+    "cli",
+)
+
+#: Modules and subpackages by room; the longest name that contains a module decides.
+ROOM_OF = {
+    "topocaps": "cli",
+    "topocaps.__main__": "cli",
+    "topocaps.arithmetic": "foundation",
+    "topocaps.building": "models",
+    "topocaps.capsules": "capsules",
+    "topocaps.cli": "cli",
+    "topocaps.convolutional": "models",
+    "topocaps.data": "data",
+    "topocaps.errors": "foundation",
+    "topocaps.evidence": "models",
+    "topocaps.examine": "study",
+    "topocaps.figures": "study",
+    "topocaps.files": "foundation",
+    "topocaps.fitting": "study",
+    "topocaps.generative": "models",
+    "topocaps.integrations": "integrations",
+    "topocaps.latents": "latents",
+    "topocaps.machine": "foundation",
+    "topocaps.metrics": "metrics",
+    "topocaps.models": "models",
+    "topocaps.networks": "models",
+    "topocaps.part_figures": "study",
+    "topocaps.recipes": "papers",
+    "topocaps.recipes.base": "study",
+    "topocaps.recipes.data": "study",
+    "topocaps.recipes.fingerprint": "study",
+    "topocaps.recipes.recipe": "study",
+    "topocaps.references": "foundation",
+    "topocaps.report": "study",
+    "topocaps.reproduce": "papers",
+    "topocaps.results": "papers",
+    "topocaps.results_page": "papers",
+    "topocaps.sequence_model": "models",
+    "topocaps.streaming": "models",
+    "topocaps.study": "study",
+    "topocaps.training": "training",
+    "topocaps.traversing": "metrics",
+    "topocaps.version": "foundation",
+    "topocaps.wording": "foundation",
+}
+
+#: (module, module that it imports) against the order.
+BREACHES = {
+    ("topocaps.building", "topocaps.capsules"),
+    ("topocaps.study", "topocaps.recipes"),
+    ("topocaps.traversing", "topocaps.figures"),
+}
+
+
+def module_name(path, root):
+    """Return the dotted name of a source file; a package's is that of its folder."""
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources(root):
+    """Return the path of every module of the package in ``root``, by dotted name."""
+    return {module_name(path, root): path for path in sorted(root.rglob("*.py"))}
+
+
+def imported_modules(name, path, modules):
+    """Return the modules of the package that a module imports anywhere, functions included.
+
+    ``from package import name`` counts as an import of ``package.name`` where that is a module,
+    and of ``package`` otherwise. Calls of ``import_module`` with a string count too.
+    """
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                member = f"{base}.{alias.name}"
+                found.add(member if member in modules else base)
+        elif isinstance(node, ast.Call) and node.args:
+            function = getattr(node.func, "attr", getattr(node.func, "id", None))
+            argument = node.args[0]
+            if function in ("import_module", "__import__") and isinstance(argument, ast.Constant):
+                found.add(argument.value)
+    return found & set(modules)
+
+
+def room_of(module):
+    """Return the room of a module, or None where no entry of ``ROOM_OF`` contains it."""
+    while module not in ROOM_OF:
+        module = module.rpartition(".")[0]
+        if module in ("", PACKAGE.name):
+            return None
+    return ROOM_OF[module]
+
+
+def breaches(root):
+    """Return every import from a room that comes later in ``ROOMS``."""
+    modules = sources(root)
+    return {
+        (name, other)
+        for name, path in modules.items()
+        for other in imported_modules(name, path, modules)
+        if ROOMS.index(room_of(other)) > ROOMS.index(room_of(name))
+    }
+
+
+def test_every_module_has_a_room():
+    modules = sources(PACKAGE)
+    assert not [name for name in modules if room_of(name) not in ROOMS]
+    assert set(ROOM_OF) <= set(modules), "ROOM_OF names modules that do not exist"
+
+
+def test_imports_follow_the_order_of_the_rooms():
+    found = breaches(PACKAGE)
+    assert not found - BREACHES, "new imports against the order of the rooms"
+    assert not BREACHES - found, "these breaches no longer exist: remove them from BREACHES"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import topocaps.cli",
+        "import topocaps.cli as command",
+        "from topocaps import cli",
+        "from topocaps.cli import main",
+        "from .. import cli",
+        "from ..cli import main",
+        "def later():\n    from topocaps.cli import main",
+        "if TYPE_CHECKING:\n    from topocaps.cli import main",
+        "importlib.import_module('topocaps.cli')",
+        "import_module('topocaps.cli')",
+        "__import__('topocaps.cli')",
+    ],
+)
+def test_every_form_of_import_is_found(source, tmp_path):
+    root = tmp_path / "topocaps"
+    (root / "latents").mkdir(parents=True)
+    for name in ("__init__.py", "cli.py", "latents/__init__.py"):
+        (root / name).write_text("")
+    (root / "latents" / "pooling.py").write_text(source)
+    modules = sources(root)
+    name = "topocaps.latents.pooling"
+    assert "topocaps.cli" in imported_modules(name, modules[name], modules)

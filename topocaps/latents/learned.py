@@ -1,0 +1,233 @@
+"""Topographies with parameters: the weights of W, or the velocity of every capsule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
+
+from topocaps.arithmetic import seeded
+from topocaps.errors import BadInput, one_of
+from topocaps.latents.interface import DerivedTopography
+from topocaps.latents.pooling import exact_product
+from topocaps.latents.student_t import studentize
+from topocaps.latents.topography import Topography
+
+#: Logit of the weights that are 0 at first: softplus makes it 6e-6, which can still grow.
+ZERO_LOGIT = -12.0
+#: The same beside the identity: 3e-4. With one square alone, t has too heavy tails to learn from.
+SMALL_LOGIT = -8.0
+#: Factor from the parameter to the logit, so that a weight of 0 grows in a few hundred Adam steps.
+SHARP = 10.0
+
+
+class Learned(StrEnum):
+    """Which part of a topography is learned with the model."""
+
+    NOTHING = "nothing"
+    WEIGHTS = "weights"  #: the weights of W, starting from those of the topography
+    FROM_IDENTITY = "from-identity"  #: the weights of W, starting from the identity
+    VELOCITY = "velocity"  #: the velocity of every capsule, starting from that of the topography
+
+
+class LearnedTopography(DerivedTopography, nn.Module):
+    """A topography with a learned kernel for every capsule.
+
+    The kernel (capsules, window, offsets) holds the weight of u² by its offset in time and in
+    sites, so that W is stationary in time and along the capsule. A cyclic capsule has as many
+    offsets as sites; an open one has those within U. Capsules that move along several axes have a
+    kernel along each. Learned weights are softplus values and thus positive. Those that are 0 in
+    ``start`` begin at 6e-6, since at exactly 0 they would have no gradient, or at 3e-4 beside the
+    identity.
+
+    Args:
+        start: the topography to start from, which also supplies everything but W.
+        learned: what is a parameter: the weights or the velocities.
+    """
+
+    time: Tensor
+    near: Tensor
+
+    def __init__(self, start: Topography, learned: Learned | str) -> None:
+        super().__init__(start)
+        if math.prod(start.shape) < 2:
+            raise BadInput("learned needs capsules of at least 2 sites")
+        self.learned = Learned(learned)
+        if self.learned is Learned.VELOCITY:
+            if len(start.shape) > 1 or not start.cyclic:
+                raise BadInput("learned=velocity needs cyclic capsules of one axis")
+            if not start.corners:
+                raise BadInput("learned=velocity needs corners=True")
+        # buffers follow the parameters to a device: copies would break the capture of a CUDA graph
+        for name, offsets in (("time", start.time_offsets), ("near", start.reach_offsets(0))):
+            self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
+        for axis in start.axes:
+            self.register_buffer(
+                f"offset_index{axis or ''}", self._offset_index(axis), persistent=False
+            )
+            if self.learned is not Learned.VELOCITY:
+                self.register_parameter(f"raw{axis or ''}", nn.Parameter(self._initial_raw(axis)))
+        if self.learned is Learned.VELOCITY:
+            self.velocities = nn.Parameter(torch.full((start.capsules,), start.velocity))
+
+    @property
+    def velocity(self) -> float:
+        """Sites by which activity moves in a frame: the mean over capsules, if it is learned."""
+        if self.learned is Learned.VELOCITY:
+            return self.velocities.mean().item()
+        return super().velocity
+
+    @property
+    def rate(self) -> float | Tensor:
+        """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
+        return self.velocities.detach() if self.learned is Learned.VELOCITY else super().rate
+
+    @property
+    def kernel(self) -> Tensor:
+        """The kernel of the first axis: non-negative weights (capsules, window, offsets)."""
+        return self.kernel_along(self.start.axes[0])
+
+    def kernel_along(self, axis: int | None) -> Tensor:
+        """Return the kernel of an axis: non-negative weights (capsules, window, offsets)."""
+        if self.learned is not Learned.VELOCITY:
+            return softplus(SHARP * getattr(self, f"raw{axis or ''}"))
+        place = self.velocities[:, None, None, None] * self.time[:, None, None]
+        sites = self.start.shape[0]
+        offset = torch.arange(sites, device=place.device)[:, None] - place - self.near
+        distance = (offset + sites / 2).remainder(sites) - sites / 2  # the shorter way round
+        return (1 - distance.abs()).clamp_min(0).sum(-1)
+
+    def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
+        """Apply W to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape)."""
+        frames, axis = self.start.frames_of(energy), self._kernel_axis(axis)
+        w = self._capsule_matrices(frames, axis)  # capsules (time *sites) (time *sites)
+        if energy.dtype != w.dtype:
+            raise BadInput(f"pool takes the type of its weights, {w.dtype}, not {energy.dtype}")
+        dims = self._axes_of_kernel(axis)
+        capsule, wide = -len(self.start.shape) - 1, len(dims) + 1
+        before = (capsule, capsule - 1, *(dim - len(self.start.shape) for dim in dims))
+        after = (0, *range(-wide, 0))
+        moved = energy.movedim(before, after)  # capsules … time *sites
+        pooled = exact_product(moved.flatten(-wide).reshape(len(w), -1, w.shape[-1]), w.mT)
+        sites = (self.start.shape[dim] for dim in dims)
+        return pooled.reshape(*moved.shape[:-wide], frames, *sites).movedim(after, before)
+
+    def matrix(self, frames: int, axis: int | None = None) -> Tensor:
+        """Return W as a dense matrix over (time, capsule, *site)."""
+        self.start.check(frames)
+        axis = self._kernel_axis(axis)
+        dims = self._axes_of_kernel(axis)
+        others = [dim for dim in range(len(self.start.shape)) if dim not in dims]
+        matrices = self._capsule_matrices(frames, axis)
+        parts = matrices.unflatten(-1, (frames, -1)).unflatten(1, (frames, -1))
+        every, beside = (
+            torch.eye(n, dtype=parts.dtype, device=parts.device)
+            for n in (len(parts), math.prod(self.start.shape[dim] for dim in others))
+        )
+        whole = torch.einsum("ctsuv,cd,op->tcsoudvp", parts, every, beside)
+        order = [*dims, *others]
+        rows, columns = (
+            (frames, len(parts), *(shape[dim] for dim in order))
+            for shape in (self.start.shape, self.start.u_shape)
+        )
+        back = [0, 1, *(2 + order.index(dim) for dim in range(len(order)))]
+        whole = whole.reshape(rows + columns).permute(*back, *(len(rows) + n for n in back))
+        return whole.reshape(math.prod(rows), math.prod(columns))
+
+    @torch.no_grad()
+    def typical(self, mu: float, draws: int = 256) -> float:
+        """Return the median of t under the prior, estimated from draws with a fixed seed."""
+        with seeded(0):
+            start = self.start
+            z, u = torch.randn(2, draws, start.window, start.capsules, *start.u_shape)
+        z = z[..., : start.shape[-1]]
+        axes = start.axes if start.apart else (None,)
+        t = torch.stack([studentize(z, u, self, mu, axis) for axis in axes])
+        return t.median().item()
+
+    def _kernel_axis(self, axis: int | None) -> int | None:
+        """Return the axis of a kernel, or raise `BadInput` if there is no kernel along it."""
+        if len(self.start.axes) == 1:
+            return self.start.axes[0]
+        if axis not in self.start.axes:
+            raise BadInput(f"axis must be one of {self.start.axes}, not {axis}")
+        return axis
+
+    def _axes_of_kernel(self, axis: int | None) -> tuple[int, ...]:
+        """Return the axes of a capsule that a kernel extends over."""
+        return tuple(range(len(self.start.shape))) if axis is None else (axis,)
+
+    def _shape_of_kernel(self, axis: int | None) -> tuple[int, ...]:
+        """Return the number of a kernel's offsets along each of its axes."""
+        start = self.start
+        return tuple(
+            start.shape[n] if start.cyclic else 1 + sum(start.beyond)
+            for n in self._axes_of_kernel(axis)
+        )
+
+    def _offset_index(self, axis: int | None) -> Tensor:
+        """Return the index of the offset from every site of Z to every site of U.
+
+        Sites of U beyond all offsets have the index after the last.
+        """
+        sizes, dims = self._shape_of_kernel(axis), self._axes_of_kernel(axis)
+        z, u = (
+            torch.cartesian_prod(*(torch.arange(shape[dim]) for dim in dims)).view(-1, len(dims))
+            for shape in (self.start.shape, self.start.u_shape)
+        )
+        far = u - z[:, None]  # of Z, of U, dims; the first site of U is as far before as it goes
+        far = far % torch.tensor(sizes) if self.start.cyclic else far
+        inside = ((far >= 0) & (far < torch.tensor(sizes))).all(-1)
+        return torch.where(inside, self._flat_index(far.unbind(-1), sizes), math.prod(sizes))
+
+    @staticmethod
+    def _flat_index(offsets: Sequence[Any], sizes: Sequence[int]) -> Any:
+        """Return the flat index of an offset in the kernel."""
+        place = offsets[0]
+        for offset, size in zip(offsets[1:], sizes[1:], strict=True):
+            place = place * size + offset
+        return place
+
+    def _capsule_matrices(self, frames: int, axis: int | None) -> Tensor:
+        """Return W of every capsule, (capsules, time * sites, time * sites of U)."""
+        kernel = self.kernel_along(axis)
+        time = torch.arange(frames, device=kernel.device)
+        seen = self.start.frame_at(time[:, None] + self.time, frames)  # frames window
+        counts = (seen[:, None] == time[:, None]).to(kernel.dtype)  # frames frames window
+        over = exact_product(counts.flatten(0, 1), kernel).unflatten(1, (frames, frames))
+        over = over if self.start.cyclic else pad(over, (0, 1))  # weight 0 beyond all offsets
+        index: Tensor = getattr(self, f"offset_index{axis or ''}")
+        return over[..., index].transpose(2, 3).flatten(3).flatten(1, 2)
+
+    def _initial_raw(self, axis: int | None) -> Tensor:
+        """Return the parameter that makes the kernel start as W of ``start``, or as identity."""
+        start, sizes = self.start, self._shape_of_kernel(axis)
+        kernel = torch.zeros(start.window, math.prod(sizes))
+        from_identity = self.learned is Learned.FROM_IDENTITY
+        identity = [(0, (0,) * len(start.shape), 1.0)]
+        for delta, offsets, weight in identity if from_identity else start.terms(axis):
+            far = [offsets[dim] for dim in self._axes_of_kernel(axis)]
+            far = (
+                [n % size for n, size in zip(far, sizes, strict=True)]
+                if start.cyclic
+                else [far[0] + start.beyond[0]]
+            )
+            kernel[delta - start.time_offsets[0], self._flat_index(far, sizes)] += weight
+        zero = SMALL_LOGIT if from_identity else ZERO_LOGIT
+        raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), zero)
+        return (raw / SHARP).expand(start.capsules, -1, -1).clone()
+
+
+def _inverse_softplus(value: Tensor) -> Tensor:
+    return value + torch.log(-torch.expm1(-value))
+
+
+def learn(topography: Topography, learned: Learned | str) -> Topography | LearnedTopography:
+    """Return the topography itself, or a `LearnedTopography` that starts from it."""
+    learned = one_of(Learned, "learned", learned)
+    return topography if learned is Learned.NOTHING else LearnedTopography(topography, learned)

@@ -1,0 +1,31 @@
+"""Sequences with missing frames."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput
+
+
+def zero_missing(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Zero the missing frames; they may hold NaN.
+
+    Args:
+        x: frames (batch, time, *frame).
+        mask: booleans (batch, time), True where a frame is present. None means that no frame is
+            missing, and returns ``x`` itself.
+
+    >>> zero_missing(torch.tensor([[[1.0], [torch.nan]]]), torch.tensor([[True, False]]))
+    tensor([[[1.],
+             [0.]]])
+    """
+    if mask is None:
+        return x
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
+        raise BadInput(
+            f"a mask must be a boolean tensor {tuple(x.shape[:2])}, True where a frame is "
+            f"present, not {given}"
+        )
+    return torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, x.new_zeros(()))

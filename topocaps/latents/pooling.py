@@ -1,0 +1,186 @@
+"""Application of W: as a matrix product for small capsules, as running sums for large ones."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    from topocaps.latents.topography import Topography
+
+NEAR = 1e-9  #: distance in sites below which two places are the same
+
+
+def exact_product(energy: Tensor, w: Tensor) -> Tensor:
+    """Return ``energy @ w`` in full precision, also under autocast.
+
+    Small energies make large latents, so their relative precision matters.
+    """
+    kind = energy.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return energy @ w
+    with torch.autocast(kind, enabled=False):
+        return energy @ w
+
+
+class Sums:
+    """Application of W to large capsules, at a cost independent of the window and the reach.
+
+    Time is unrolled as far as the longest window extends. In co-moving coordinates (site j of frame
+    a is j + v a) a window does not move, and two running sums serve all windows. Frames whose v a
+    has the same fractional part, or phase, share coordinates: whole velocities have one phase,
+    halves have two, and there are at most as many as frames. The cost is linear in the latents and
+    in the phases. The indices are computed once, on the host.
+    """
+
+    def __init__(
+        self, topography: Topography, frames: int, axis: int | None, device: torch.device
+    ) -> None:
+        self.topography = t = topography
+        self.axis = axis
+        self.dim = t.along(axis) - len(t.shape)
+        sites = t.shape[self.dim]
+        # site 0 of Z is at place ``first`` of what the sums over the reach leave
+        first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
+        self.places = t.u_shape[self.dim] - (0 if t.cyclic else t.reach[0] - 1)
+        unrolled = torch.arange(2 * frames - 1) + t.time_offsets[0]
+        self.shown = t.frame_at(unrolled, frames).to(device)
+        begin = -t.velocity * torch.arange(frames).double()  # of coordinates, in a frame's sites
+        begin = torch.where((begin - begin.round()).abs() < NEAR, begin.round(), begin)
+        whole = begin.floor()
+        groups: dict[int, list[int]] = {}
+        for frame, phase in enumerate((begin - whole).tolist()):
+            groups.setdefault(round(phase / NEAR), []).append(frame)
+        self.phases = [
+            self._phase(torch.tensor(mine), begin, whole, unrolled, sites, first, device)
+            for mine in groups.values()
+        ]
+        order = torch.tensor([frame for mine in groups.values() for frame in mine]).argsort()
+        self.order = order.to(device)
+
+    def _phase(
+        self,
+        mine: Tensor,
+        begin: Tensor,
+        whole: Tensor,
+        unrolled: Tensor,
+        sites: int,
+        first: int,
+        device: torch.device,
+    ) -> _Phase:
+        """Return the indices of frames whose coordinates have the same fractional part."""
+        t, begins = self.topography, whole[mine].long()
+        least = 0 if t.cyclic else int(begins.min())
+        wide = sites if t.cyclic else sites + int(begins.max()) - least
+        at = (begin - whole)[mine[0]] + t.velocity * unrolled.double()
+        at = torch.where((at - at.round()).abs() < NEAR, at.round(), at)
+        below = torch.arange(wide)[:, None] + least + first + at.floor().long()
+        back = torch.arange(sites)[:, None] + begins - least
+        part = at - at.floor()
+        return _Phase(
+            frames=mine.to(device),
+            below=self._inside(below, self.places).to(device),
+            above=self._inside(below + 1, self.places).to(device) if part.any() else None,
+            part=part.to(device),
+            back=self._inside(back, wide).to(device),
+        )
+
+    def _inside(self, place: Tensor, places: int) -> Tensor:
+        """Bring an index within range; open capsules discard what they clamp."""
+        return place % places if self.topography.cyclic else place.clamp(0, places - 1)
+
+    def __call__(self, energy: Tensor) -> Tensor:
+        t = self.topography
+        for n, k in enumerate(t.reach):
+            if k > 1 and self.axis in (None, n):
+                energy = self._over_reach(energy, n - len(t.shape), k)
+        time = -len(t.shape) - 2
+        energy = energy.movedim((self.dim, time), (-2, -1))  # … site time
+        shown = energy[..., self.shown]
+        parts = []
+        for phase in self.phases:
+            comoving = _take(shown, phase.below)
+            if phase.above is not None:
+                part = phase.part.to(energy.dtype)
+                comoving = (1 - part) * comoving + part * _take(shown, phase.above)
+            summed = _window_sum(comoving, t.window)[..., phase.frames]
+            parts.append(_take(summed, phase.back))
+        return torch.cat(parts, -1)[..., self.order].movedim((-2, -1), (self.dim, time))
+
+    def _over_reach(self, energy: Tensor, dim: int, k: int) -> Tensor:
+        summed = _window_sum(energy.movedim(dim, -1), k)
+        if self.topography.cyclic:
+            return summed.roll(k // 2, -1).movedim(-1, dim)
+        return summed[..., : summed.shape[-1] - k + 1].movedim(-1, dim)
+
+
+class _Phase(NamedTuple):
+    """Frames that share co-moving coordinates, and the indices of these coordinates."""
+
+    frames: Tensor
+    below: Tensor  # (coordinates, unrolled time) places
+    above: Tensor | None  # the next ones, where coordinates fall between two
+    part: Tensor  # of the way there
+    back: Tensor  # (sites, frames) coordinates
+
+
+def _take(energy: Tensor, place: Tensor) -> Tensor:
+    """Gather from these indices of the second to last axis."""
+    return energy.gather(-2, place.expand(*energy.shape[:-2], *place.shape))
+
+
+@functools.lru_cache(maxsize=64)
+def sums(topography: Topography, frames: int, axis: int | None, device: torch.device) -> Sums:
+    """Return cached `Sums` of a topography and a number of frames."""
+    return Sums(topography, frames, axis, device)
+
+
+def pool_by(w: Tensor, energy: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Apply the W of one capsule, (…, time * sites, time * sites of U), to every capsule."""
+    time, capsule = -len(shape) - 2, -len(shape) - 1
+    rows = energy.transpose(time, capsule).flatten(capsule)  # … capsules (time *u_shape)
+    pooled = exact_product(rows, w.mT)
+    frames = energy.shape[time]
+    return pooled.unflatten(-1, (frames, *shape)).transpose(time, capsule)
+
+
+@functools.lru_cache(maxsize=64)
+def capsule_matrix(
+    topography: Topography,
+    frames: int,
+    axis: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Return the cached dense W of a small capsule."""
+    return topography.matrix(frames, axis, dtype).to(device)
+
+
+def _window_sum(x: Tensor, width: int) -> Tensor:
+    """Return out[a] = x[a] + … + x[a + width - 1] along the last, cyclic dimension.
+
+    The line is cut into blocks of ``width`` and a remainder. A window is the tail of one block and
+    the head of the next, plus the whole remainder if it spans that, so two running sums serve any
+    width. Nothing is subtracted, so that small sums next to large ones keep their precision.
+    """
+    if width == 1:
+        return x
+    length = x.shape[-1]
+    body = length // width * width
+    parts = [x[..., :body].unflatten(-1, (-1, width))]
+    if body < length:
+        parts.append(x[..., None, body:])
+    tails = torch.cat([p.flip(-1).cumsum(-1).flip(-1).flatten(-2) for p in parts], -1)
+    heads = torch.cat([pad(p[..., :-1].cumsum(-1), (1, 0)).flatten(-2) for p in parts], -1)
+    out = tails + heads.roll(-width, -1)
+    if body < length:
+        over = pad(
+            parts[1].sum(-1).expand(*out.shape[:-1], width - length + body),
+            (length - width, length - body),
+        )
+        out = out + over
+    return out

@@ -1,0 +1,105 @@
+"""Fingerprints of settings: the same for the same settings, however the code is written.
+
+A fingerprint is a digest of a dictionary with stable keys. The keys are written out here and in the
+``identity`` methods of recipes and data. They are no names of classes, fields or recipes, so these
+may be renamed without a change of any fingerprint. A setting that has its neutral value is left
+out, so a setting that is added later leaves all fingerprints as they are.
+
+A key or a neutral value may not change once results were stored with it. If it has to, ``VERSION``
+is raised and the stored results are migrated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from topocaps.capsules.settings import PartWholeSettings
+from topocaps.latents.topography import Topography
+from topocaps.training import Adam, Training
+
+VERSION = 2
+
+
+def stable(kind: str, **settings: tuple[Any, Any]) -> dict[str, Any]:
+    """Return ``kind`` and the settings, each given as (value, neutral value), that are not neutral.
+
+    >>> stable("sgd", lr=(0.1, None), momentum=(0.0, 0.0))
+    {'kind': 'sgd', 'lr': 0.1}
+    """
+    told = {key: value for key, (value, neutral) in settings.items() if value != neutral}
+    return {"kind": kind, **told}
+
+
+def fingerprint(identity: dict[str, Any]) -> str:
+    """Return the digest of a dictionary of stable keys.
+
+    >>> fingerprint({"kind": "vae"}) == fingerprint({"kind": "vae"})
+    True
+    """
+    text = json.dumps({"version": VERSION, **identity}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def of_topography(topography: Topography) -> dict[str, Any]:
+    """Return W's settings under stable keys."""
+    return stable(
+        "windows-of-capsules",
+        capsules=(topography.capsules, None),
+        shape=(topography.shape, None),
+        reach=(topography.reach, None),
+        window=(topography.window, 1),
+        velocity=(topography.velocity, None),
+        corners=(topography.corners, True),
+        cyclic=(topography.cyclic, True),
+        causal=(topography.causal, False),
+        apart=(topography.apart, False),
+    )
+
+
+def of_training(training: Training) -> dict[str, Any]:
+    """Return the settings of a training under stable keys."""
+    optimiser = training.optimiser
+    if isinstance(optimiser, Adam):
+        stated = stable(
+            "adam",
+            lr=(optimiser.lr, None),
+            betas=(optimiser.betas, None),
+            warmup=(optimiser.warmup, 0),
+        )
+    else:
+        stated = stable("sgd", lr=(optimiser.lr, None), momentum=(optimiser.momentum, None))
+    return stable(
+        "gradient-descent",
+        optimiser=(stated, None),
+        batch=(training.batch, None),
+        epochs=(training.epochs, None),
+        epoch_size=(training.epoch_size, None),
+        clip=(training.clip, None),
+        precision=(training.precision.value, "fp32"),
+        patience=(training.patience, None),
+    )
+
+
+def of_part_whole(capsules: PartWholeSettings) -> dict[str, Any]:
+    """Return the settings of a part-whole model under stable keys."""
+    return stable(
+        "part-whole-capsules",
+        sizes=(capsules.sizes, None),
+        template=(capsules.template, None),
+        poses=(capsules.poses_are.value, None),
+        pixel_noise=(capsules.noise, None),
+        presence_prior=(capsules.prior, None),
+        part_scale=(capsules.scale, None),
+        temperature=(capsules.temperature, None),
+        dummy_affinity=(capsules.clutter, None),
+        dummy_pose_scale=(capsules.loose, None),
+        absent_pose_scale=(capsules.absent, None),
+        initial_pose_scale=(capsules.tight, None),
+        initial_map_scatter=(capsules.scatter, None),
+        transformer_width=(capsules.width, None),
+        transformer_depth=(capsules.depth, None),
+        transformer_lr_scale=(capsules.slower, None),
+        rotations=(capsules.turns, 1),
+    )
