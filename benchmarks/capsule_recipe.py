@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from topocaps.data.mnist import digit_splits
+from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits
 from topocaps.examine.part_whole import accuracy, bounds
 from topocaps.recipes import find

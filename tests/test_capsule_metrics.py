@@ -9,6 +9,7 @@ from torch.nn.functional import grid_sample
 import topocaps as tc
 from topocaps.capsules import Belief, PartWhole, poses
 from topocaps.capsules.templates import Templates
+from topocaps.data.geometry import grid
 from topocaps.metrics.capsules import (
     affine_copies,
     ink_kept,
@@ -68,7 +69,7 @@ def test_wholes_vote_for_their_most_frequent_class():
 def moved(template, pose):
     """As a model draws it, on a square of its own size."""
     size = template.shape[-1]
-    places = poses.apply(poses.inverse(pose), poses.grid(size, size))
+    places = poses.sources(pose, grid(size, size))
     return grid_sample(template[None], places[None], align_corners=False)[0]
 
 

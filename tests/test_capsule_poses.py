@@ -56,20 +56,14 @@ def test_a_pose_without_area_can_be_drawn_and_learned_from():
     assert found.isfinite().all() and pose.grad.isfinite().all()
 
 
-def test_maps_take_points_where_matrices_do():
-    pose, points = normal(2, 6), poses.grid(3, 5).double()
-    found = poses.apply(pose, points)
+def test_a_moved_image_has_its_pixels_from_where_the_inverse_matrix_takes_them():
+    pose, points = normal(2, 6), torch.randn(3, 5, 2, **DOUBLE)
+    found = poses.sources(pose, points)
     assert found.shape == (2, 3, 5, 2)
     for one, row, column in product(range(2), range(3), range(5)):
         point = torch.cat([points[row, column], torch.ones(1, **DOUBLE)])
-        wanted = (square(pose[one]) @ point)[:2]
-        torch.testing.assert_close(found[one, row, column], wanted, **EXACT)
-
-
-def test_pixels_lie_in_the_middles_of_equal_squares():
-    x, y = poses.grid(2, 4).unbind(-1)
-    assert x[0].tolist() == x[1].tolist() == [-0.75, -0.25, 0.25, 0.75]
-    assert y[:, 0].tolist() == y[:, 3].tolist() == [-0.5, 0.5]
+        wanted = (torch.linalg.inv(square(pose[one])) @ point)[:2]
+        torch.testing.assert_close(found[one, row, column], wanted)
 
 
 # ---- Concrete presences ----

@@ -21,7 +21,7 @@ from topocaps.capsules import (
     composite,
     poses,
 )
-from topocaps.data.transforms import turned
+from topocaps.data.geometry import grid, turned
 
 # ---- Parts are drawn ----
 
@@ -117,7 +117,7 @@ def test_a_template_of_the_size_of_the_image_is_resized(size, frame, inside):
 
 def blob(size):
     """A smooth thing without symmetry, on templates that are clear at the border."""
-    x, y = poses.grid(size, size).double().unbind(-1)
+    x, y = grid(size, size).double().unbind(-1)
     bumps = ((0.1, -0.2, 0.12), (0.35, 0.1, 0.05))
     return sum((-((x - a) ** 2 + (y - b) ** 2) / spread).exp() for a, b, spread in bumps) / 2
 
@@ -144,7 +144,7 @@ def test_a_pose_that_moves_moves_the_picture(moved, frame):
     before = templates(at(pose))
     after = templates(at(poses.after(pose, moved)))
     back = torch.linalg.inv(square(moved.double()))
-    points = poses.grid(*frame[1:]).double()
+    points = grid(*frame[1:]).double()
     looked_up = points @ back[:2, :2].mT + back[:2, 2]
     warped = grid_sample(before[None], looked_up[None], align_corners=False)[0]
     assert (after - before).abs().max() > 0.1

@@ -1,16 +1,24 @@
 """Sprites are in the geometry of dSprites, orbits are held out, draws are fair."""
 
+import inspect
 import os
-import sys
+import pkgutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from topocaps import BadInput, Sequences
-from topocaps.data import render, sprites
-from topocaps.data.sprites import FRAMES, NAMES, ORIENTATIONS, POSITIONS, SCALES, render_subset
+from topocaps import BadInput, Sequences, data
+from topocaps.data import render, sprite_images, sprites
+from topocaps.data.sprite_images import (
+    FRAMES,
+    NAMES,
+    ORIENTATIONS,
+    POSITIONS,
+    SCALES,
+    render_subset,
+)
 
 CHECK = os.environ.get("TOPOCAPS_SPRITES_CHECK", "")
 
@@ -47,7 +55,7 @@ def inside_by_crossing(corners, px, py):
 @pytest.mark.parametrize("shape", range(3))
 @pytest.mark.parametrize("resolution", [17, 64])
 def test_a_pixel_is_on_iff_its_centre_is_inside_the_outline(shape, resolution):
-    outline = sys.modules["topocaps.data.sprites"]._outlines()[shape]
+    outline = sprite_images._outlines()[shape]
     scale, angle, x, y = 0.83, 0.7, 0.3, 0.6
     # counter-clockwise on a screen whose y points down
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -152,20 +160,30 @@ def test_arrays_of_your_own():
 
 
 def test_dsprites_own_file_is_read_where_it_is_given(tmp_path, monkeypatch):
-    module = sys.modules["topocaps.data.sprites"]
-    monkeypatch.setattr(module, "SUBSET", (range(3), range(1, 6), range(0, 30, 15), range(2), [0]))
-    monkeypatch.setattr(module, "ALL", (3, 6, 40, 2, 2))
+    monkeypatch.setattr(
+        sprite_images, "SUBSET", (range(3), range(1, 6), range(0, 30, 15), range(2), [0])
+    )
+    monkeypatch.setattr(sprite_images, "ALL", (3, 6, 40, 2, 2))
     images = np.zeros((3 * 6 * 40 * 2 * 2, 64, 64), np.uint8)
-    place = np.ravel_multi_index((2, 3, 15, 1, 0), module.ALL)
+    place = np.ravel_multi_index((2, 3, 15, 1, 0), sprite_images.ALL)
     images[place] = 1
     archive = tmp_path / "dsprites_64x64.npz"
     np.savez_compressed(archive, imgs=images)
-    found = module.read_subset(archive)
+    found = sprite_images.read_subset(archive)
     expected = np.ravel_multi_index((2, 2, 1, 1, 0), (3, 5, 2, 2, 1))
     assert found.shape == (60, 64, 64) and found[expected].min() == 255
     assert np.delete(found, expected, 0).max() == 0
     np.savez_compressed(archive, imgs=images[:5])
     with pytest.raises(BadInput, match=r"dsprites_64x64.npz is not the dSprites file: imgs has"):
-        module.read_subset(archive)
+        sprite_images.read_subset(archive)
     with pytest.raises(BadInput, match="dSprites has a resolution of 64, not 32"):
         sprites(32, archive)
+
+
+def test_a_module_and_what_the_package_gives_never_share_a_name():
+    """Else ``import topocaps.data.sprites as module`` gives the function."""
+    modules = {found.name for found in pkgutil.iter_modules(data.__path__)}
+    assert {"sprite_images", "mnist_files"} <= modules and not modules & set(data.__all__)
+    for name in modules:
+        assert inspect.ismodule(getattr(data, name, data)), name
+    assert data.sprites is sprite_images.sprites and data.mnist is data.mnist_files.mnist

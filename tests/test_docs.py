@@ -4,6 +4,7 @@ Nothing here needs the packages that make the site, nor a network; where MkDocs 
 site is built too.
 """
 
+import ast
 import doctest
 import importlib
 import importlib.util
@@ -124,6 +125,19 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             there = page.parent / target
             assert there.exists() or there.name == "first-look.md", f"{page.name}: {target}"
+
+
+def test_messages_on_the_pages_are_those_of_the_package():
+    """A table of what can go wrong quotes messages as the package raises them."""
+    package = Path(topocaps.__path__[0])
+    nodes = (n for file in package.rglob("*.py") for n in ast.walk(ast.parse(file.read_text())))
+    said = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    for page in (DOCS / "how-to").glob("*.md"):
+        text = page.read_text()
+        assert "| message | cause | fix |" in text, page.name
+        table = text.partition("| message | cause | fix |")[2]
+        for message in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE):
+            assert any(message in one for one in said), f"{page.name}: {message}"
 
 
 def test_every_page_is_in_the_navigation():

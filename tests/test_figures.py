@@ -8,6 +8,7 @@ import topocaps as tc
 from topocaps import figures
 from topocaps.arithmetic import seeded
 from topocaps.data import Batch
+from topocaps.examine.topographic import evenly, examples
 
 
 def tiny_model(channels=1):
@@ -101,3 +102,54 @@ def test_save_writes_whole_files_or_none(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         figures.save(figure, tmp_path / "two.png")
     assert [path.name for path in tmp_path.iterdir()] == ["one.png"]
+
+
+# The sequences that figures show ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    return tc.data.sprites(16)[1]
+
+
+@pytest.mark.parametrize("each", [1, 2, 3, 4, 12])
+def test_figures_of_sprites_show_factors_and_shapes_evenly(held_out, each):
+    shown = examples(held_out, each)
+    moves = (shown.factors != shown.factors[:, :1]).any(1)
+    assert moves.sum(0).tolist() == [0, each, each, each, each]
+    shapes = shown.factors[:, 0, 0]
+    for chosen in (shapes, *(shapes[moves[:, column]] for column in range(1, 5))):
+        counts = chosen.bincount(minlength=3)
+        assert counts.max() - counts.min() <= 1
+    again = examples(held_out, each)
+    assert torch.equal(again.x, shown.x) and torch.equal(again.factors, shown.factors)
+
+
+def test_the_twelve_traversals_of_sprites_are_three_of_every_factor_one_of_each_shape(held_out):
+    factors = examples(held_out, 3).factors
+    assert factors[:, 0, 0].tolist() == [0, 1, 2] * 4
+
+    def orbits(sequences):
+        return {frozenset(map(tuple, frames)) for frames in sequences.tolist()}
+
+    assert orbits(factors) <= orbits(held_out.factors[held_out.order])
+
+
+def test_what_is_measured_of_sprites_does_not_depend_on_what_is_shown(held_out):
+    """The digest of the set that tables of sprites are measured on."""
+    measured = tc.data.sprites(16)[1].balanced(500, 0)
+    assert measured.digest() == "031ba1bff8fd25c3"
+
+
+def test_a_shape_that_is_rare_is_shown_as_often_as_it_can_be(held_out):
+    some = evenly(held_out, "shape", 10_000)
+    assert len(some) == len(held_out.balanced(None, 1))
+    few = tc.Sequences.of(torch.rand(3, 4, 1, 2, 2))
+    with pytest.raises(tc.BadInput, match="the sequences have no factors"):
+        evenly(few, "shape", 1)
+
+
+def test_figures_of_other_sequences_show_the_first_of_a_balanced_set():
+    own = tc.Sequences.of(torch.rand(6, 4, 1, 2, 2))
+    expected = next(own.balanced(2, seed=1).batches(2))
+    assert torch.equal(examples(own, 2).x, expected.x)

@@ -9,6 +9,7 @@ from topocaps import BadInput
 from topocaps.capsules import Belief, Capsules, PartWhole, poses
 from topocaps.capsules.free_form import FROM_ENCODER, moved, optimise
 from topocaps.capsules.model import in_image
+from topocaps.data.geometry import warp
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -135,7 +136,7 @@ def test_beliefs_about_a_moved_picture_are_the_moved_beliefs(by):
     settled = optimise(model, x, beliefs, steps=150, lr=0.01).beliefs
     by = torch.tensor(by, **DOUBLE)
     after = moved(settled, by)
-    shifted = poses.warp(x, by.expand(4, 1, 6), model.templates.pixels.double())
+    shifted = warp(x, poses.sources(by.expand(4, 1, 6), model.templates.grid.double()))
     found = optimise(model, shifted, after, steps=150).beliefs
 
     def routing(beliefs):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import avg_pool2d, grid_sample
 
 from topocaps import BadInput
-from topocaps.data.transforms import turned
+from topocaps.data.geometry import turned
 from topocaps.metrics.lie import Rotation, Scale, Translation, interpolation_floor, lie_error
 
 AROUND = Translation(cyclic=True)

@@ -5,13 +5,13 @@ import hashlib
 import http.server
 import os
 import struct
-import sys
 import threading
 
 import pytest
 import torch
 
 import topocaps as tc
+from topocaps.data import mnist_files
 from topocaps.data.download import NotDownloaded, download
 from topocaps.examine import topographic
 from topocaps.recipes import find
@@ -27,9 +27,8 @@ def idx(values):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Files of the right form with few images."""
-    module = sys.modules["topocaps.data.mnist"]  # the package has a function of that name
-    monkeypatch.setattr(module, "_FILES", {"train": 25, "t10k": 6})
-    monkeypatch.setattr(module, "VALIDATION", 5)
+    monkeypatch.setattr(mnist_files, "_FILES", {"train": 25, "t10k": 6})
+    monkeypatch.setattr(mnist_files, "VALIDATION", 5)
     for which, count in {"train": 25, "t10k": 6}.items():
         images = torch.arange(count * 784).reshape(count, 28, 28) % 251
         plain, packed = idx(images), gzip.compress(idx(torch.arange(count) % 10))
@@ -97,12 +96,11 @@ def test_a_download_goes_on_where_it_was_cut(mirror, tmp_path):
 def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
     folder, mirror, monkeypatch, tmp_path_factory
 ):
-    module = sys.modules["topocaps.data.mnist"]
     monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
     monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(module, "MIRRORS", (mirror.address,))
+    monkeypatch.setattr(mnist_files, "MIRRORS", (mirror.address,))
     sums = {}
-    for plain in module._SUMS:
+    for plain in mnist_files._SUMS:
         files = [folder / plain, folder / f"{plain}.gz"]
         content = next(f for f in files if f.exists()).read_bytes()
         content = content if (folder / plain).exists() else gzip.decompress(content)
@@ -110,7 +108,7 @@ def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
         sums[plain] = hashlib.sha256(content).hexdigest()[:16]
     with pytest.raises(tc.BadInput, match=r"train-images-idx3-ubyte.gz as downloaded is not MNIST"):
         tc.data.mnist()
-    monkeypatch.setattr(module, "_SUMS", sums)
+    monkeypatch.setattr(mnist_files, "_SUMS", sums)
     assert len(tc.data.mnist()[0]) == 20
     asked = len(mirror.asked)
     assert len(tc.data.mnist()[0]) == 20 and len(mirror.asked) == asked
@@ -119,7 +117,7 @@ def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
 def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
     monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
     monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys.modules["topocaps.data.mnist"], "MIRRORS", ("http://127.0.0.1:9/",))
+    monkeypatch.setattr(mnist_files, "MIRRORS", ("http://127.0.0.1:9/",))
     with pytest.raises(tc.BadInput, match=r"--data, or in .TOPOCAPS_DATA .train-images-idx3-ubyte"):
         tc.data.mnist()
     images = folder / "train-images-idx3-ubyte"
@@ -149,7 +147,7 @@ def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
 def test_what_only_looks_like_mnist_is_not_called_so(folder, monkeypatch):
     assert Mnist().load(folder).source == "files laid out as MNIST's, which are not MNIST"
     sums = {file.stem: "" for file in folder.iterdir()}  # any sum will do
-    monkeypatch.setattr(sys.modules["topocaps.data.mnist"], "_SUMS", sums)
+    monkeypatch.setattr(mnist_files, "_SUMS", sums)
     assert Mnist().load(folder).source == "MNIST"
 
 

@@ -1,7 +1,6 @@
 """Part-whole runs from recipe to page: trained, measured, drawn, fine-tuned, tabled."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,8 @@ import torch
 from scipy.io import savemat
 
 from topocaps import BadInput, PartWhole, part_figures, study
-from topocaps.data.mnist import Digits
+from topocaps.data import mnist_files
+from topocaps.data.mnist_files import Digits
 from topocaps.data.moved import Moves
 from topocaps.data.sequences import Sequences
 from topocaps.examine.digits import probed
@@ -35,9 +35,8 @@ def some(count, seed):
 
 @pytest.fixture(autouse=True)
 def few_digits(monkeypatch, tmp_path):
-    files = sys.modules["topocaps.data.mnist"]  # the package has a function of the same name
-    monkeypatch.setattr(files, "digits", lambda folder: (some(60, 0), some(40, 1)))
-    monkeypatch.setattr(files, "VALIDATION", 20)
+    monkeypatch.setattr(mnist_files, "digits", lambda folder: (some(60, 0), some(40, 1)))
+    monkeypatch.setattr(mnist_files, "VALIDATION", 20)
     monkeypatch.setattr("topocaps.examine.digits.data_folder", lambda folder: tmp_path)
     monkeypatch.setattr("topocaps.part_figures.FREE_STEPS", 2)
     monkeypatch.setattr("topocaps.examine.optimised.STEPS", 2)

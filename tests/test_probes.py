@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.data.mnist import Digits
+from topocaps.data.mnist_files import Digits
 from topocaps.examine import topographic
 from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
 from topocaps.metrics.probes import refitted_accuracies, whitened_accuracies

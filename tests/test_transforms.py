@@ -8,12 +8,13 @@ import torch
 from torch.nn.functional import grid_sample
 
 import topocaps as tc
-from topocaps.data.transforms import MOTIONS, SCALES, STEPS, TransformedImages, rgb, sample, turned
+from topocaps.data.geometry import perspective, turned, warp
+from topocaps.data.transforms import DEGREES, MOTIONS, SCALES, STEPS, TransformedImages, rgb
 from topocaps.recipes.data import Mnist
 
 
 def turn(images, angle, scale):
-    return sample(images, turned(*images.shape[-2:], angle, scale))
+    return warp(images[:, None], turned(*images.shape[-2:], angle, scale))[:, 0]
 
 
 @pytest.fixture(scope="module")
@@ -167,16 +168,6 @@ def test_the_pixel_that_is_the_centre_keeps_its_value(digits, motion):
         assert (about_the_middle.x[0, :, 0, 14, 14] - values).abs().max() > 0.1
 
 
-def test_about_a_pixel_and_about_the_middle_frames_differ_by_a_shift():
-    """A turn by 180 degrees about pixel 14 is one about the middle, then a step right and down."""
-    image = torch.rand(1, 28, 28)
-    half_turn, once = torch.tensor([torch.pi]), torch.ones(1)
-    found = sample(image, turned(28, 28, half_turn, once, centre=14.0))
-    torch.testing.assert_close(found[:, 1:, 1:], image.flip(1, 2)[:, :-1, :-1], rtol=0, atol=1e-4)
-    about_middle = turned(28, 28, half_turn, 1.1 * once, centre=13.5)
-    torch.testing.assert_close(about_middle, turned(28, 28, half_turn, 1.1 * once))
-
-
 @pytest.mark.parametrize("centre", [-1, 28, 27.5, math.nan, math.inf, True, "middle"])
 def test_a_centre_that_is_no_pixel_is_refused(digits, centre):
     with pytest.raises(tc.BadInput, match="centre must be the index of a pixel"):
@@ -212,6 +203,15 @@ def bilinear(image, x, y):
         if 0 <= i < height and 0 <= j < width:
             total += image[i, j] * (1 - abs(y - i)) * (1 - abs(x - j))
     return total
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (14, 20)])
+def test_maps_of_perspective_are_those_of_the_released_code(height, width):
+    assert (*range(0, 180, 20), 181, *range(200, 360, 20)) == DEGREES and len(DEGREES) == STEPS
+    assert torch.equal(perspective(height, width, 0), torch.eye(3, dtype=torch.double))
+    for degrees in DEGREES[1:]:
+        expected = torch.from_numpy(rotate_along_axis(height, width, degrees))
+        torch.testing.assert_close(perspective(height, width, degrees), expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(28, 28), (14, 20)])

@@ -13,6 +13,7 @@ from torch import Tensor
 from topocaps.capsules import Capsules, PartWhole, composite, poses
 from topocaps.capsules.free_form import optimise
 from topocaps.capsules.model import in_image
+from topocaps.data import geometry
 from topocaps.errors import BadInput
 from topocaps.figures import can_be_drawn, canvas, show_rows, tile
 
@@ -72,7 +73,7 @@ def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
     x = x.reshape(x.shape[-3:])
     aspect = x.shape[-1] / x.shape[-2]
     angles = torch.stack([poses.rotated(math.radians(d), aspect) for d in degrees]).to(x)
-    images = poses.warp(x.expand(len(degrees), *x.shape), angles, model.templates.pixels)
+    images = geometry.warp(x, poses.sources(angles, model.templates.grid))
     with torch.no_grad():
         first = model.parts_of(images)
     found = optimise(model, images, steps=FREE_STEPS).parts(model)

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules
+from topocaps.data import geometry
 
 _CLOSE = 0.03  # where the spread of a pose starts
 HEADS = 4
@@ -47,7 +48,7 @@ class PartEncoder(nn.Module):
         self.parts = parts
         self.register_buffer("base", base)
         height, width = (-(-side // 4) for side in frame_shape[1:])
-        places = poses.grid(height, width).permute(2, 0, 1)
+        places = geometry.grid(height, width).permute(2, 0, 1)
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, x: Tensor) -> Belief:

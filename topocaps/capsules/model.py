@@ -22,6 +22,7 @@ from topocaps.capsules.layers import (
 )
 from topocaps.capsules.settings import PartWholeSettings, Poses
 from topocaps.capsules.templates import Templates
+from topocaps.data import geometry
 from topocaps.errors import BadInput, whole_number
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.networks import Likelihood
@@ -293,8 +294,9 @@ class PartWhole(GenerativeModel):
 
     def _turned_back(self, x: Tensor, turn: Tensor | None) -> Tensor:
         """What the encoder looks at."""
-        pixels = self.templates.pixels
-        return x if turn is None else poses.warp(x, poses.inverse(turn), pixels)
+        if turn is None:
+            return x
+        return geometry.warp(x, geometry.apply(poses.rows(turn), self.templates.grid))
 
     def _as_asked(self, belief: Belief) -> Belief:
         delta = self.poses_are is Poses.DELTA

@@ -6,11 +6,11 @@ too, x before y. So a map G of the image takes a part's pose A to G A.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
-from torch.nn.functional import grid_sample, pad
+from torch.nn.functional import pad
+
+from topocaps.data.geometry import apply, rotation
 
 NUMBERS = 6  #: of a pose
 _SMALLEST = 1e-4  # area that a template may shrink to before its map cannot be inverted
@@ -26,8 +26,8 @@ def rotated(angle: float, aspect: float = 1.0) -> Tensor:
 
     ``aspect`` is the width of the image over its height, both of which are 2 here.
     """
-    cos, sin = math.cos(angle), math.sin(angle)
-    return torch.tensor([cos, sin / aspect, 0.0, -sin * aspect, cos, 0.0])
+    linear = rotation(torch.tensor(angle, dtype=torch.float64), aspect)
+    return pad(linear, (0, 1)).flatten().float()
 
 
 def rows(pose: Tensor) -> Tensor:
@@ -63,25 +63,6 @@ def inverse(pose: Tensor) -> Tensor:
     return torch.stack([a, b, -(a * c + b * f), d, e, -(d * c + e * f)], -1)
 
 
-def grid(height: int, width: int) -> Tensor:
-    """Centres of pixels in [-1, 1]²: (height, width, 2), x before y."""
-    x = (torch.arange(width) + 0.5) * (2 / width) - 1
-    y = (torch.arange(height) + 0.5) * (2 / height) - 1
-    return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
-
-
-def warp(x: Tensor, maps: Tensor, pixels: Tensor) -> Tensor:
-    """Images (…, *frame), each moved by its map (…, 6); bilinear, black outside.
-
-    ``pixels`` is the ``grid`` of the frame.
-    """
-    points = apply(inverse(maps), pixels).flatten(0, -4)
-    moved = grid_sample(x.flatten(0, -4), points, align_corners=False)
-    return moved.reshape(x.shape)
-
-
-def apply(pose: Tensor, points: Tensor) -> Tensor:
-    """Points (height, width, 2) as (…, 6) maps take them: (…, height, width, 2)."""
-    a, b, c, d, e, f = (number[..., None, None] for number in pose.unbind(-1))
-    x, y = points.unbind(-1)
-    return torch.stack([a * x + b * y + c, d * x + e * y + f], -1)
+def sources(pose: Tensor, places: Tensor) -> Tensor:
+    """The places that these come from once an image is moved by poses: (…, height, width, 2)."""
+    return apply(rows(inverse(pose)), places)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import grid_sample
 
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Capsules
+from topocaps.data import geometry
 
 _OPAQUE = 1 - 1e-6  # nothing hides all, so that logs are finite
 
@@ -18,7 +18,7 @@ class Templates(nn.Module):
     The ground is opaque: on a transparent one, "over" divides presences out again.
     """
 
-    pixels: Tensor
+    grid: Tensor
 
     def __init__(self, parts: int, size: int, frame_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Templates(nn.Module):
         channels, height, width = self.frame_shape
         self.colour = nn.Parameter(1 + 0.1 * torch.randn(parts, channels, size, size))  # logits
         self.alpha = nn.Parameter(0.5 * torch.randn(parts, 1, size, size))  # logits
-        self.register_buffer("pixels", poses.grid(height, width), persistent=False)
+        self.register_buffer("grid", geometry.grid(height, width), persistent=False)
 
     def images(self) -> Tensor:
         """Colours and, last, alpha: (parts, channels + 1, size, size), in [0, 1]."""
@@ -39,13 +39,9 @@ class Templates(nn.Module):
         Ink and not colour is interpolated: colour fades at the rim of a template as alpha does, and
         would count twice.
         """
-        front = parts.poses.shape[:-2]
-        looked_up = poses.apply(poses.inverse(parts.poses), self.pixels).flatten(0, -4)
         images = self.images()
         ink = torch.cat([images[:, :-1] * images[:, -1:], images[:, -1:]], 1)
-        ink = ink.expand(front.numel(), *ink.shape).flatten(0, 1)
-        drawn = grid_sample(ink, looked_up, align_corners=False)
-        drawn = drawn.unflatten(0, (*front, parts.poses.shape[-2]))
+        drawn = geometry.warp(ink, poses.sources(parts.poses, self.grid))
         drawn = drawn * parts.presences[..., None, None, None]
         return drawn[..., :-1, :, :], drawn[..., -1:, :, :]
 

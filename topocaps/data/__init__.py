@@ -1,10 +1,10 @@
 """Sequences to learn from: rendered sprites, transformed MNIST, and arrays of your own."""
 
-from topocaps.data.mnist import digits, mnist
+from topocaps.data.mnist_files import digits, mnist
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.own import MappedSequences, Own, from_images, read, split
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
-from topocaps.data.sprites import render, sprites
+from topocaps.data.sprite_images import render, sprites
 from topocaps.data.transforms import TransformedImages
 
 __all__ = [

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import grid_sample, pad
+from torch.nn.functional import pad
 
-from topocaps.data.mnist import LECUN_1998, Digits
-from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.geometry import adjugate, apply, determinant, pixels, rotation, warp
+from topocaps.data.mnist_files import LECUN_1998, Digits
+from topocaps.data.scripted import ScriptedSet
+from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput, whole_number
 from topocaps.references import cites
 
@@ -55,7 +57,7 @@ def affnist_style() -> Moves:
 
 
 @dataclass(frozen=True, repr=False)
-class MovedDigits(SequenceSet):
+class MovedDigits(ScriptedSet):
     """Digits, each in a random pose: sequences of one frame (1, canvas, canvas).
 
     Digits are scaled, then sheared, turned and shifted, all about the middle; bilinear, black
@@ -66,7 +68,7 @@ class MovedDigits(SequenceSet):
     images: Tensor  # (images, height, width), bytes
     classes: Tensor  # (images,)
     moves: Moves = UPRIGHT
-    scripts: Tensor | None = None  # (sequences, 1, 7): a fixed set; else every image is in one
+    scripts: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_moves(self.moves)
@@ -91,40 +93,12 @@ class MovedDigits(SequenceSet):
         return 1, self.moves.canvas, self.moves.canvas
 
     @property
-    def numbers(self) -> int:
-        return 7
+    def levels(self) -> int:
+        return STEPS + 1
 
     @property
-    def fewest(self) -> int:
-        return len(self)
-
-    def __len__(self) -> int:
-        return len(self.images if self.scripts is None else self.scripts)
-
-    def choose(self, uniform: Tensor) -> Tensor:  # … 7 -> … 1 7
-        uniform = uniform.double()
-        if self.scripts is not None:  # a fixed set: one of its sequences
-            return self.scripts[(uniform[..., 0] * len(self.scripts)).long()]
-        image, pose = uniform[..., :1] * len(self.images), uniform[..., 1:] * (STEPS + 1)
-        return torch.cat([image, pose], -1).long()[..., None, :]
-
-    def fixed(self) -> Tensor:
-        if self.scripts is not None:
-            return self.scripts
-        return self._one_each(len(self.images), seed=0)
-
-    def balanced(self, each: int | None, seed: int) -> MovedDigits:
-        """Different images, all of them with None; classes are as frequent as they happen to be."""
-        if self.scripts is not None:
-            raise BadInput("this set is fixed already: balance the one it was made of")
-        count = min(each or len(self.images), len(self.images))
-        return replace(self, scripts=self._one_each(count, seed).to(self.images.device))
-
-    def _one_each(self, count: int, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        image = torch.randperm(len(self.images), generator=generator)[:count, None]
-        pose = torch.randint(STEPS + 1, (count, self.numbers - 1), generator=generator)
-        return torch.cat([image, pose], -1)[:, None]
+    def pose_size(self) -> int:
+        return 6
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)
@@ -151,11 +125,9 @@ def linear_map(angle: Tensor, shear: Tensor, scale: Tensor) -> Tensor:
 
     Maps take x before y, and y points down.
     """
-    cos, sin = angle.cos(), angle.sin()
-    x_scale, y_scale = scale.unbind(-1)
-    to_x = torch.stack([cos * x_scale, (cos * shear + sin) * y_scale], -1)
-    to_y = torch.stack([-sin * x_scale, (cos - sin * shear) * y_scale], -1)
-    return torch.stack([to_x, to_y], -2)
+    x, y = rotation(angle).unbind(-1)  # where the axes go, (…, 2)
+    sheared = x * shear[..., None] + y
+    return torch.stack([x * scale[..., :1], sheared * scale[..., 1:]], -1)
 
 
 def placed(images: Tensor, linear: Tensor, shift: Tensor, canvas: int) -> Tensor:
@@ -164,17 +136,14 @@ def placed(images: Tensor, linear: Tensor, shift: Tensor, canvas: int) -> Tensor
     Where all pixels move alike and by whole numbers, they keep their values to the bit.
     """
     height, width = images.shape[-2:]
-    x, y = _pixels(canvas, canvas, images.device)
-    x, y = x - shift[..., 0, None, None], y - shift[..., 1, None, None]
-    a, b, c, d = _entries(linear)
-    area = a * d - b * c
-    x, y = (d * x - b * y) / area + width / 2, (a * y - c * x) / area + height / 2
-    # in a square of a power of two, the halves that grid_sample counts in are exact
+    points = pixels(canvas, canvas, device=images.device) - shift[..., None, None, :]
+    area = determinant(linear)[..., None, None]
+    x, y = (apply(adjugate(linear), points) / area[..., None]).unbind(-1)
+    # in a square of a power of two, the halves that places count in are exact
     side = 2 ** math.ceil(math.log2(max(height, width)))
-    square = pad(images, (0, side - width, 0, side - height)).reshape(-1, 1, side, side)
-    places = torch.stack([x, y], -1) * (2 / side) - 1
-    seen = grid_sample(square, places.reshape(-1, canvas, canvas, 2), align_corners=False)
-    return seen.reshape(*images.shape[:-2], canvas, canvas)
+    square = pad(images, (0, side - width, 0, side - height))
+    places = torch.stack([x + width / 2, y + height / 2], -1) * (2 / side) - 1
+    return warp(square[..., None, :, :], places)[..., 0, :, :]
 
 
 def room(images: Tensor, linear: Tensor, canvas: int) -> tuple[Tensor, Tensor]:
@@ -182,28 +151,12 @@ def room(images: Tensor, linear: Tensor, canvas: int) -> tuple[Tensor, Tensor]:
 
     Ink is taken to surround the middle of its image, as that of digits does.
     """
-    a, b, c, d = _entries(linear)
     height, width = images.shape[-2:]
-    x, y = _pixels(height, width, images.device)
+    mapped = apply(linear, pixels(height, width, device=images.device))
+    reach = linear.abs().sum(-1)  # of a pixel around its centre, bilinear: (…, 2)
     edge = canvas / 2 + 0.5  # the first pixel that is not on it
-    ends = []
-    for by_x, by_y in ((a, b), (c, d)):
-        ink = (images > 0) * (by_x * x + by_y * y)
-        reach = (by_x.abs() + by_y.abs())[..., 0, 0]  # of a pixel around its centre, bilinear
-        ends.append((reach - edge - ink.amin((-2, -1)), edge - reach - ink.amax((-2, -1))))
-    low, high = (torch.stack(end, -1) for end in zip(*ends, strict=True))
-    return low, high
-
-
-def _entries(linear: Tensor) -> tuple[Tensor, ...]:
-    """The four numbers of a map, each (…, 1, 1)."""
-    return linear.flatten(-2)[..., None, None].unbind(-3)
-
-
-def _pixels(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Centres of columns (width,) and of rows (height, 1), from the middle."""
-    x = torch.arange(width, device=device) + 0.5 - width / 2
-    return x, (torch.arange(height, device=device) + 0.5 - height / 2)[:, None]
+    ink = (images > 0)[..., None] * mapped
+    return reach - edge - ink.amin((-3, -2)), edge - reach - ink.amax((-3, -2))
 
 
 def _between(low: float | Tensor, high: float | Tensor, share: Tensor) -> Tensor:

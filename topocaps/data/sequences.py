@@ -120,7 +120,7 @@ class SequenceSet(ABC):
 
     def to(self, device: torch.device | str) -> Self:
         """The same sequences with everything on ``device``."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         moved: dict[str, Any] = {
             name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
         }

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topocaps.data.mnist import Digits, data_folder, digit_splits
+from topocaps.data.mnist_files import Digits, data_folder, digit_splits
 from topocaps.data.moved import (
     AFFNIST_SIDE,
     MovedDigits,

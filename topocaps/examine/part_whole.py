@@ -16,7 +16,7 @@ from torch import Tensor
 from topocaps import figures, part_figures
 from topocaps.arithmetic import seeded
 from topocaps.capsules import Belief, PartWhole
-from topocaps.data.mnist import digit_splits
+from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
 from topocaps.examine.digits import PROBED, labelled, moved_digits, probed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,9 +16,10 @@ from torch import Tensor
 from topocaps import figures
 from topocaps.arithmetic import seeded
 from topocaps.building import build
-from topocaps.data.mnist import digits
-from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.mnist_files import digits
+from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
+from topocaps.errors import BadInput
 from topocaps.examine.digits import PROBED, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.latents.learned import LearnedTopography
@@ -34,6 +37,8 @@ from topocaps.sequence_model import SequenceModel
 
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known
+EXAMPLES_SEED = 1  # of the sequences in figures
+SHAPE = "shape"  # the factor of sprites that never moves
 
 _LEGEND = {
     "gain": (
@@ -208,7 +213,7 @@ class TopographicExamination(Examination[SequenceModel]):
 
 def _several(run: Measured[SequenceModel], sequences: SequenceSet) -> Figure:
     """So many as the papers show, of all that moves."""
-    kinds = len(sequences.balanced(1, seed=1))  # factors that move, together or one by one
+    kinds = len(sequences.balanced(1, EXAMPLES_SEED))  # factors that move, together or one by one
     return _walked(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
 
 
@@ -302,6 +307,33 @@ def shown_at(which: Tensor, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
 
 
 def examples(held_out: SequenceSet, each: int = 1) -> Batch:
-    """The sequences that figures show: ``each`` of every factor, always the same."""
-    shown = held_out.balanced(each, seed=1)
+    """The sequences that figures show: ``each`` of every moving factor, always the same.
+
+    Sequences of sprites show every shape equally often.
+    """
+    shown = held_out.balanced(each, EXAMPLES_SEED)
+    if isinstance(held_out, Sequences) and SHAPE in held_out.names:
+        shown = evenly(held_out, SHAPE, each)
     return next(shown.batches(len(shown)))
+
+
+def evenly(sequences: Sequences, factor: str, each: int) -> Sequences:
+    """A fixed set: ``each`` sequences of every moving factor, the values of ``factor`` in turn.
+
+    ``factor`` stands still in every sequence.
+    """
+    fixed = sequences.balanced(None, EXAMPLES_SEED)
+    if fixed.factors is None or fixed.moving is None:
+        raise BadInput(f"the sequences have no factors, and so no {factor}")
+    values = fixed.factors[fixed.order[:, 0], sequences.names.index(factor)].tolist()
+    count = max(values) + 1
+    chosen: list[int] = []
+    for group in fixed.moving.unique():
+        before: Counter[int] = Counter()  # sequences of the same value in this group
+        ranked = []
+        for row in (fixed.moving == group).nonzero().flatten().tolist():
+            turn = (values[row] - len(chosen)) % count
+            ranked.append((before[values[row]], turn, row))
+            before[values[row]] += 1
+        chosen += [row for *_, row in sorted(ranked)[:each]]
+    return replace(fixed, order=fixed.order[chosen], moving=fixed.moving[chosen])

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, grid_sample, pad
+from torch.nn.functional import adaptive_avg_pool2d, pad
 
 from topocaps.capsules import poses
 from topocaps.capsules.layers import Belief, Capsules
 from topocaps.capsules.model import PartWhole, in_image
+from topocaps.data import geometry
 from topocaps.errors import BadInput
 
 # Features -----------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ def ink_kept(model: PartWhole, x: Tensor, angle: float) -> InkKept:
     aspect = model.frame_shape[2] / model.frame_shape[1]
     turn = poses.rotated(angle, aspect).to(x).expand(len(x), poses.NUMBERS)
     should = model.templates.seen(in_image(model.parts_of(x), turn))
-    turned = poses.warp(x, turn, model.templates.pixels).clamp(0, 1)
+    turned = geometry.warp(x, poses.sources(turn, model.templates.grid)).clamp(0, 1)
     does = model.templates.seen(model.parts_of(turned))
     ink = should.sum().clamp_min(1e-30)
     return InkKept(
@@ -143,7 +144,7 @@ def strokes(count: int, size: int, seed: int = 0) -> Tensor:
     along = torch.linspace(0, 1, 40)[:, None]
     weights = [(1 - along) ** 3, 3 * along * (1 - along) ** 2, 3 * along**2 * (1 - along), along**3]
     curve = torch.cat(weights, 1) @ ends  # count points 2
-    apart = (poses.grid(size, size)[None, :, :, None] - curve[:, None, None]).square().sum(-1)
+    apart = (geometry.grid(size, size)[None, :, :, None] - curve[:, None, None]).square().sum(-1)
     alpha = torch.exp(-apart.amin(-1) / (2 * 0.12**2))
     return torch.stack([torch.ones_like(alpha), alpha], 1)
 
@@ -173,7 +174,8 @@ def _starts(ink: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 def _moments(ink: Tensor) -> tuple[Tensor, Tensor]:
     """Where the ink of templates is and how far from there: (templates, 2) and (templates,)."""
-    grid = poses.grid(*ink.shape[-2:]).to(ink)
+    height, width = ink.shape[-2:]
+    grid = geometry.grid(height, width, ink.dtype, ink.device)
     mass = ink.square().sum(1)[..., None]
     mass = mass / mass.sum((1, 2), keepdim=True).clamp_min(1e-12)
     centre = (mass * grid).sum((1, 2))
@@ -205,9 +207,10 @@ def _error(target: Tensor, source: Tensor, maps: Tensor) -> Tensor:
     """Of sources, looked up where maps take the pixels of targets, relative to targets' energy."""
     starts = maps.shape[1]
     height, width = target.shape[-2:]
-    places = poses.apply(maps, poses.grid(height, width).to(maps))  # pairs starts height width 2
+    places = geometry.grid(height, width, maps.dtype, maps.device)
+    places = geometry.apply(poses.rows(maps), places)  # pairs starts height width 2
     # all starts of a pair are looked up in one image, below each other
-    seen = grid_sample(source, places.flatten(1, 2), align_corners=False)
+    seen = geometry.warp(source, places.flatten(1, 2))
     seen = seen.unflatten(2, (starts, height))  # pairs channels starts height width
     apart = (seen - target[:, :, None]).square().sum((1, 3, 4))
     return apart / target.square().sum((1, 2, 3))[:, None].clamp_min(1e-12)

@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample
 
+from topocaps.data import geometry
 from topocaps.errors import BadInput
 from topocaps.latents.rolling import roll
 from topocaps.references import cites
@@ -32,7 +32,6 @@ GRUVER_2022 = """\
   url = {https://arxiv.org/abs/2210.02984},
 }"""
 
-Outside = Literal["zeros", "border", "reflection"]  # what grid_sample takes
 Action = Callable[[Tensor, float], Tensor]
 Function = Callable[[Tensor], Tensor]
 
@@ -43,7 +42,7 @@ class Translation:
 
     axis: int = -1
     cyclic: bool = False  #: what leaves comes in on the other side, as capsules roll
-    outside: Outside = "zeros"  #: what comes in else
+    outside: geometry.Outside = "zeros"  #: what comes in else
 
     def __call__(self, x: Tensor, amount: float) -> Tensor:
         if self.axis not in (-1, -2):
@@ -52,31 +51,31 @@ class Translation:
             return roll(x, amount * radius(x), self.axis)
         share = -amount * 2 * radius(x) / x.shape[self.axis]
         across, down = (share, 0.0) if self.axis == -1 else (0.0, share)
-        return _resampled(x, [[1, 0, across], [0, 1, down]], self.outside)
+        shift = torch.tensor([[1, 0, across], [0, 1, down]], dtype=torch.float64)
+        return _resampled(x, shift, self.outside)
 
 
 @dataclass(frozen=True)
 class Rotation:
     """Turns about the centre, counter-clockwise; bilinear."""
 
-    outside: Outside = "zeros"
+    outside: geometry.Outside = "zeros"
 
     def __call__(self, x: Tensor, amount: float) -> Tensor:
         height, width = x.shape[-2:]
-        cos, sin = math.cos(amount), math.sin(amount)
-        matrix = [[cos, -sin * height / width, 0], [sin * width / height, cos, 0]]
-        return _resampled(x, matrix, self.outside)
+        back = geometry.rotation(torch.tensor(-amount, dtype=torch.float64), width / height)
+        return _resampled(x, back, self.outside)
 
 
 @dataclass(frozen=True)
 class Scale:
     """Grows about the centre; bilinear."""
 
-    outside: Outside = "zeros"
+    outside: geometry.Outside = "zeros"
 
     def __call__(self, x: Tensor, amount: float) -> Tensor:
-        shrink = math.exp(-amount)
-        return _resampled(x, [[shrink, 0, 0], [0, shrink, 0]], self.outside)
+        shrink = torch.eye(2, dtype=torch.float64) * math.exp(-amount)
+        return _resampled(x, shrink, self.outside)
 
 
 @dataclass(frozen=True)
@@ -173,13 +172,12 @@ def _round_trips(x: Tensor, action: Action, amount: float) -> tuple[Tensor, Tens
     return action(action(x, amount), -amount), action(action(x, -amount), amount)
 
 
-def _resampled(x: Tensor, matrix: list[list[float]], outside: Outside) -> Tensor:
-    """x where the matrix, in halves of the image and x before y, says that pixels come from."""
-    flat = x.reshape(len(x), -1, *x.shape[-2:])
-    theta = torch.tensor(matrix, dtype=x.dtype, device=x.device).expand(len(x), 2, 3)
-    grid = affine_grid(theta, list(flat.shape), align_corners=False)
-    moved = grid_sample(flat, grid, padding_mode=outside, align_corners=False)
-    return moved.reshape(x.shape)
+def _resampled(x: Tensor, maps: Tensor, outside: geometry.Outside) -> Tensor:
+    """Images whose places come from where the map takes them."""
+    height, width = x.shape[-2:]
+    grid = geometry.grid(height, width, x.dtype, x.device)
+    flat = x.reshape(len(x), -1, height, width)
+    return geometry.warp(flat, geometry.apply(maps.to(x), grid), outside).reshape(x.shape)
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from topocaps.data.mnist import LECUN_1998, SIDE, Digits, digit_splits
+from topocaps.data.mnist_files import LECUN_1998, SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.data.sprites import MATTHEY_2017, growing_sprites, sprites
+from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
 from topocaps.recipes.fingerprint import stable

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from topocaps.data.sequences import Batch, SequenceSet
-from topocaps.data.transforms import SCALES, rgb, sample, turned
+from topocaps.data.geometry import turned, warp
+from topocaps.data.scripted import ScriptedSet
+from topocaps.data.sequences import Batch
+from topocaps.data.transforms import SCALES, rgb
 from topocaps.errors import BadInput, whole_number
 
 TRANSFORMATIONS = ("rotation", "scale", "shift_x", "shift_y", "hue")
@@ -18,7 +20,7 @@ REACH = 0.25  #: of a side, by which pictures are shifted at most, either way
 
 
 @dataclass(frozen=True, repr=False)
-class MovingImages(SequenceSet):
+class MovingImages(ScriptedSet):
     """Pictures in a random pose, of which one factor runs through its values, coming round.
 
     Each of the chosen factors has ``frames`` values: rotation and hue go round once, scales are
@@ -30,18 +32,17 @@ class MovingImages(SequenceSet):
     images: Tensor  # (images, channels, height, width), bytes or in [0, 1]
     moving: tuple[str, ...]
     steps: int
-    scripts: Tensor | None = None  # (sequences, time, …): a fixed set; else every picture is in one
-    views: Tensor = None  # type: ignore[assignment]  # made here: rotation scale height width 2
+    scripts: Tensor | None = None
+    views: Tensor = field(init=False)  # rotation scale height width 2
 
     def __post_init__(self) -> None:
-        if self.views is None:
-            angle = torch.arange(self._values("rotation")) * (2 * math.pi / self.steps)
-            scale = torch.ones(1)
-            if "scale" in self.moving:
-                scale = torch.linspace(SCALES[0].item(), SCALES[-1].item(), self.steps)
-            pose = torch.broadcast_tensors(angle[:, None], scale)
-            views = turned(*self.images.shape[-2:], *pose)
-            object.__setattr__(self, "views", views.to(self.images.device))
+        angle = torch.arange(self._values("rotation")) * (2 * math.pi / self.steps)
+        scale = torch.ones(1)
+        if "scale" in self.moving:
+            scale = torch.linspace(SCALES[0].item(), SCALES[-1].item(), self.steps)
+        pose = torch.broadcast_tensors(angle[:, None], scale)
+        views = turned(*self.images.shape[-2:], *pose)
+        object.__setattr__(self, "views", views.to(self.images.device))
 
     def _values(self, name: str) -> int:
         return self.steps if name in self.moving else 1
@@ -60,48 +61,12 @@ class MovingImages(SequenceSet):
         return channels, *self.images.shape[2:]
 
     @property
-    def numbers(self) -> int:
-        return 2 + len(self.moving)
+    def levels(self) -> int:
+        return self.steps
 
     @property
-    def fewest(self) -> int:
-        return len(self) // len(self.moving)
-
-    def __len__(self) -> int:
-        return len(self.images if self.scripts is None else self.scripts)
-
-    def choose(self, uniform: Tensor) -> Tensor:
-        uniform = uniform.double()
-        if self.scripts is not None:  # a fixed set: one of its sequences
-            return self.scripts[(uniform[..., 0] * len(self.scripts)).long()]
-        image = (uniform[..., 0] * len(self.images)).long()
-        moving = (uniform[..., 1] * len(self.moving)).long()
-        return self._script(image, moving, (uniform[..., 2:] * self.steps).long())
-
-    def fixed(self) -> Tensor:
-        return self._one_each(len(self.images), seed=0) if self.scripts is None else self.scripts
-
-    def balanced(self, each: int | None, seed: int) -> MovingImages:
-        """Different pictures, all of them with None; what moves takes turns."""
-        if self.scripts is not None:
-            raise BadInput("this set is fixed already: balance the one it was made of")
-        all_of_them = len(self.images)
-        count = all_of_them if each is None else min(each * len(self.moving), all_of_them)
-        return replace(self, scripts=self._one_each(count, seed).to(self.images.device))
-
-    def _one_each(self, count: int, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        image = torch.randperm(len(self.images), generator=generator)[:count]
-        moving = (torch.arange(count) % len(self.moving)).sort().values
-        pose = torch.randint(self.steps, (count, len(self.moving)), generator=generator)
-        return self._script(image, moving, pose)
-
-    def _script(self, image: Tensor, moving: Tensor, pose: Tensor) -> Tensor:
-        """Every frame's picture and pose."""
-        time = torch.arange(self.steps, device=image.device)[:, None]
-        moves = moving[..., None] == torch.arange(len(self.moving), device=image.device)
-        pose = (pose[..., None, :] + time * moves[..., None, :]) % self.steps  # … time factor
-        return torch.cat([image[..., None, None].expand(*pose.shape[:-1], 1), pose], -1)
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        return tuple((n,) for n in range(len(self.moving)))
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)
@@ -113,7 +78,7 @@ class MovingImages(SequenceSet):
         shift = torch.stack([self._shift(n, place[n]) for n in ("shift_x", "shift_y")], -1)
         views = self.views[place["rotation"], place["scale"]]  # … time height width 2
         views = views - 2 * shift[..., None, None, :]
-        x = sample(x, views[..., None, :, :, :].expand(*x.shape, 2))
+        x = warp(x, views)
         if "hue" in self.moving:
             x = _hued(x, place["hue"] / self.steps)
         return Batch(x, script[..., 1:])
