@@ -12,15 +12,14 @@ from topocaps.capsules.templates import Templates
 from topocaps.data.geometry import grid
 from topocaps.metrics.capsules import (
     affine_copies,
-    classification,
     ink_kept,
     majority_vote,
     presence_and_pose,
     presence_logits,
-    refitted,
     strangers,
     strokes,
 )
+from topocaps.metrics.probes import whitened_accuracies
 
 
 def blobs(count, turn=0.0):
@@ -28,24 +27,6 @@ def blobs(count, turn=0.0):
     which = torch.randint(4, (count,))
     angle = (which + turn) * (math.pi / 2)
     return torch.stack([angle.cos(), angle.sin()], 1) + 0.1 * torch.randn(count, 2), which
-
-
-def test_one_probe_is_applied_to_every_test():
-    tests = {"0": blobs(300), "slightly": blobs(300, 0.2), "quarter": blobs(300, 1.0)}
-    found = classification(*blobs(400), tests)
-    assert list(found) == ["0", "slightly", "quarter"]
-    assert found["0"] == 1 and found["slightly"] > 0.99 and found["quarter"] == 0
-
-
-def test_refitted_probes_know_how_digits_moved():
-    turns = {"0": 0.0, "half": 0.5, "quarter": 1.0}
-    trains = {name: blobs(400, turn) for name, turn in turns.items()}
-    tests = {name: blobs(300, turn) for name, turn in turns.items()}
-    assert refitted(trains, tests) == {"0": 1, "half": 1, "quarter": 1}
-    alone = classification(*trains["0"], {"0": tests["0"]})
-    assert refitted(trains, {"0": tests["0"]}) == alone
-    with pytest.raises(tc.BadInput, match="no training digits moved as half, quarter"):
-        refitted({"0": trains["0"]}, tests)
 
 
 def test_features_are_logits_and_then_poses():
@@ -65,7 +46,7 @@ def test_poses_are_read_where_presences_tell_nothing():
 
     (train, labels), (test, which) = latents(400), latents(300)
     found = {
-        read: classification(read(train), labels, {"0": (read(test), which)})["0"]
+        read: whitened_accuracies((read(train), labels), {"0": (read(test), which)})["0"]
         for read in (presence_logits, presence_and_pose)
     }
     assert found[presence_logits] < 0.4 and found[presence_and_pose] > 0.99

@@ -15,7 +15,7 @@ from pyro.optim import Adam
 
 from topocaps import BadInput
 from topocaps.capsules import Capsules, PartWhole, Poses
-from topocaps.capsules.pyro_model import PyroPartWhole
+from topocaps.integrations.pyro import PyroPartWhole
 
 FRAME = (1, 8, 8)
 SIZES = {"two layers": (2, 3), "three layers": (2, 2, 3), "one of a kind": (1, 3, 1)}
@@ -204,6 +204,6 @@ def test_bad_images_are_refused():
 
 def test_without_pyro_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyro", None)
-    monkeypatch.delitem(sys.modules, "topocaps.capsules.pyro_model")
+    monkeypatch.delitem(sys.modules, "topocaps.integrations.pyro")
     with pytest.raises(BadInput, match=r"pip install 'topocaps\[pyro\]'"):
-        importlib.import_module("topocaps.capsules.pyro_model")
+        importlib.import_module("topocaps.integrations.pyro")

@@ -5,7 +5,6 @@ the library's. They agree to 1e-12, being the same numbers; the FactorVAE score,
 to 4 standard errors.
 """
 
-import importlib
 import itertools
 import math
 import sys
@@ -20,7 +19,6 @@ from sklearn.metrics import mutual_info_score
 from sklearn.svm import LinearSVC
 
 from topocaps import BadInput
-from topocaps.metrics.capcorr import capcorr
 from topocaps.metrics.disentanglement import (
     dci,
     equal_counts,
@@ -29,7 +27,6 @@ from topocaps.metrics.disentanglement import (
     mig,
     sap,
 )
-from topocaps.metrics.equivariance import equivariance_error
 
 
 def grid(*sizes, repeats=1):
@@ -355,93 +352,8 @@ def test_settings_that_make_no_sense_are_refused():
         sap(codes[:2], np.array([[0], [1]]))
 
 
-# the same with update and compute
-
-
-def sequences(batch=30):
-    """Latents that roll as one factor runs, and the factors."""
-    start = torch.randint(5, (batch,))
-    which = torch.arange(batch) % 2
-    factors = torch.randint(5, (batch, 1, 2)).repeat(1, 5, 1)
-    run = (start[:, None] + torch.arange(5)) % 5
-    factors[torch.arange(batch), :, which] = run
-    t0 = torch.randn(batch, 3, 5)
-    t = torch.stack([t0.roll(n, -1) for n in range(5)], 1)
-    return t + 0.7 * torch.randn_like(t), factors
-
-
-def adapters():
-    from topocaps.metrics import torchmetrics_adapters as adapted
-
-    return {
-        "mig": (adapted.MutualInformationGap(bins=5), lambda c, f: mig(c, f, 5).value),
-        "sap": (adapted.SeparatedAttributes(), lambda c, f: sap(c, f).value),
-        "dci": (
-            adapted.DisentanglementCompleteness(classifier=boosted),
-            lambda c, f: {
-                name: getattr(dci(c, f, classifier=boosted), name)
-                for name in ("disentanglement", "completeness", "informativeness", "chance")
-            },
-        ),
-        "factor_vae": (
-            adapted.FactorVAEScore(batch=4, votes=90, tests=90),
-            lambda c, f: factor_vae_score(c, f, batch=4, votes=90, tests=90).value,
-        ),
-        "e_eq": (adapted.EquivarianceError(), lambda c, f: equivariance_error(c)),
-        "capcorr": (
-            adapted.CapsuleCorrelation(),
-            lambda c, f: {f"capcorr_{n}": value for n, value in capcorr(c, f).items()},
-        ),
-    }
-
-
-@pytest.mark.parametrize("name", ["mig", "sap", "dci", "factor_vae", "e_eq", "capcorr"])
-def test_computing_batch_by_batch_is_the_function_of_all(name):
-    """To 1e-6, float32 having been summed in another order in E_eq; else the same numbers."""
-    metric, function = adapters()[name]
-    t, factors = sequences()
-
-    def show(to, *rows):
-        for some in rows:
-            to.update(t[some]) if name == "e_eq" else to.update(t[some], factors[some])
-
-    def same(found, wanted):
-        if isinstance(wanted, dict):
-            assert found.keys() == wanted.keys() and wanted
-            found, wanted = list(found.values()), list(wanted.values())
-        found = [one.item() for one in (found if isinstance(found, list) else [found])]
-        np.testing.assert_allclose(found, np.atleast_1d(wanted), rtol=1e-6)
-
-    first, rest = slice(0, 7), slice(7, 30)
-    show(metric, first, rest)
-    same(metric.compute(), function(t, factors))
-    metric.reset()
-    show(metric, rest)
-    same(metric.compute(), function(t[rest], factors[rest]))
-    one, other = adapters()[name][0], adapters()[name][0]
-    show(one, first)
-    show(other, rest)
-    other.merge_state(one)  # torchmetrics puts what is merged first
-    same(other.compute(), function(t, factors))
-
-
-def test_a_metric_that_saw_nothing_says_so():
-    metric, _ = adapters()["mig"]
-    with pytest.warns(UserWarning, match="before"), pytest.raises(BadInput, match="update first"):
-        metric.compute()
-    with pytest.raises(BadInput, match="same items"):
-        metric.update(torch.zeros(3, 2), torch.zeros(4, 2))
-
-
 @pytest.mark.parametrize("function, part", [(sap, "sklearn.svm"), (dci, "sklearn.ensemble")])
 def test_scikit_learn_is_named_where_it_is_missing(function, part, monkeypatch):
     monkeypatch.setitem(sys.modules, part, None)
     with pytest.raises(BadInput, match=r"pip install 'topocaps\[metrics\]'"):
         function(*perfect())
-
-
-def test_torchmetrics_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    monkeypatch.delitem(sys.modules, "topocaps.metrics.torchmetrics_adapters", raising=False)
-    with pytest.raises(BadInput, match=r"pip install 'topocaps\[metrics\]'"):
-        importlib.import_module("topocaps.metrics.torchmetrics_adapters")

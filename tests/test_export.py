@@ -9,7 +9,7 @@ from torch import nn
 
 import topocaps as tc
 from topocaps.convolutional import convolutional
-from topocaps.export import Encoder, NotTheSame, Roll, export
+from topocaps.integrations.onnx import Encoder, NotTheSame, Roll, export
 
 FRAME = (1, 4, 4)
 

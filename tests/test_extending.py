@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Independent, Laplace
 import topocaps as tc
 from topocaps import part_figures, study
 from topocaps.data import from_images, split
-from topocaps.export import export
+from topocaps.integrations.onnx import export
 from topocaps.networks import Likelihood
 from topocaps.training.watching import Silent
 

@@ -2,8 +2,8 @@
 
 import json
 import pickle
+import shutil
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import topocaps as tc
-from topocaps.hub import About, from_pretrained, push, save_pretrained
+from topocaps.integrations.hub import About, from_pretrained, push, save_pretrained
 
 TOPOGRAPHY = tc.Topography(2, (5,), (3,), window=3)
 
@@ -30,23 +30,24 @@ MODELS = {
 
 
 class FakeHub:
-    """Repositories as folders: what this library asks of ``huggingface_hub``, and no more."""
+    """The part of ``huggingface_hub`` that this library calls, with folders as repositories."""
 
     def __init__(self, root):
-        self.root, self.calls = root, []
+        self.root, self.calls, self.refusal = root, [], None
+        outer = self
 
-    def create_repo(self, repo_id, *, private, exist_ok):
-        self.calls.append(("create", repo_id, private, exist_ok))
-        (self.root / repo_id).mkdir(parents=True, exist_ok=exist_ok)
+        class ModelHubMixin:
+            def push_to_hub(self, repo_id, *, private, branch, commit_message, **options):
+                if outer.refusal is not None:
+                    raise outer.refusal
+                outer.calls.append(("push", repo_id, private, branch, commit_message, options))
+                self._save_pretrained(outer.root / repo_id)
+                return f"https://hub/{repo_id}/commit/1"
 
-    def upload_folder(self, *, repo_id, folder_path, commit_message, revision):
-        self.calls.append(("upload", repo_id, commit_message, revision))
-        for path in Path(folder_path).iterdir():
-            (self.root / repo_id / path.name).write_bytes(path.read_bytes())
-        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+        self.ModelHubMixin = ModelHubMixin
 
-    def snapshot_download(self, repo_id, *, revision, allow_patterns):
-        self.calls.append(("download", repo_id, revision, allow_patterns))
+    def snapshot_download(self, repo_id, *, revision, allow_patterns, **options):
+        self.calls.append(("download", repo_id, revision, allow_patterns, options))
         if not (self.root / repo_id).exists():
             raise OSError(f"404: {repo_id}\nand a long story")
         return str(self.root / repo_id)
@@ -100,33 +101,65 @@ def test_a_card_says_what_was_told(tmp_path):
 
 def test_pushed_and_pulled(hub):
     model = tvae()
-    url = push(model, "me/turning", "Digits that turn.", private=True, message="first")
+    url = push(model, "me/turning", "Digits that turn.", private=True, message="first", token="t")
     assert url == "https://hub/me/turning/commit/1"
-    assert hub.calls == [
-        ("create", "me/turning", True, True),
-        ("upload", "me/turning", "first", None),
-    ]
+    assert hub.calls == [("push", "me/turning", True, None, "first", {"token": "t"})]
     card = (hub.root / "me/turning/README.md").read_text()
     assert "Digits that turn." in card and 'from_pretrained("me/turning")' in card
-    loaded = from_pretrained("me/turning", revision="v1")
-    assert hub.calls[-1] == ("download", "me/turning", "v1", ["config.json", "model.safetensors"])
+    loaded = from_pretrained("me/turning", revision="v1", local_files_only=True)
+    assert hub.calls[-1] == (
+        "download", "me/turning", "v1", ["config.json", "model.safetensors"],
+        {"local_files_only": True},
+    )  # fmt: skip
     x = torch.rand(2, 4, 1, 4, 4)
     assert torch.equal(loaded.encode(x), model.encode(x))
 
 
-def test_what_the_hub_refuses_is_a_sentence(hub, monkeypatch):
+def test_the_hubs_own_package_uploads_the_saved_files(tmp_path, monkeypatch):
+    """With ``huggingface_hub`` itself, whose two requests are replaced."""
+    package = pytest.importorskip("huggingface_hub")
+    asked = []
+
+    def create_repo(self, repo_id, **options):
+        asked.append(options)
+        return SimpleNamespace(repo_id=repo_id)
+
+    def upload_folder(self, *, folder_path, **options):
+        asked.append(options)
+        shutil.copytree(folder_path, tmp_path / "uploaded")
+        return "https://hub/commit/2"
+
+    monkeypatch.setattr(package.HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(package.HfApi, "upload_folder", upload_folder)
+    model = tvae()
+    assert push(model, "me/turning", revision="v1", message="first") == "https://hub/commit/2"
+    assert asked[0] == {"private": False, "exist_ok": True}
+    told = {"repo_id": "me/turning", "revision": "v1", "commit_message": "first"}
+    assert told.items() <= asked[1].items()
+    saved, uploaded = (
+        save_pretrained(model, tmp_path / "a", "", "me/turning"),
+        tmp_path / "uploaded",
+    )
+    assert {path.name for path in uploaded.iterdir()} == {path.name for path in saved.iterdir()}
+    for path in saved.iterdir():
+        assert (uploaded / path.name).read_bytes() == path.read_bytes()
+
+
+def test_what_the_hub_refuses_is_a_sentence(hub):
     with pytest.raises(tc.BadInput, match=r"cannot be had from the Hub: 404: me/nothing$"):
         from_pretrained("me/nothing")
     for wrong in ("nothing", "./a/b", "a/b/c", "/no/where"):
         with pytest.raises(tc.BadInput, match="neither a folder nor a repository"):
             from_pretrained(wrong)
 
-    def refuse(*_, **__):
-        raise OSError("401: who are you?")
-
-    monkeypatch.setattr(hub, "create_repo", refuse)
-    with pytest.raises(tc.BadInput, match="cannot push to me/it: 401"):
-        push(tvae(), "me/it")
+    for refusal in (OSError("401: who are you?"), Exception("401: nobody")):
+        hub.refusal = refusal
+        with pytest.raises(tc.BadInput, match="cannot push to me/it: 401"):
+            push(tvae(), "me/it")
+    hub.refusal, own = None, tvae()
+    own.config = None
+    with pytest.raises(tc.BadInput, match=r"^networks of your own have no config"):
+        push(own, "me/it")
 
 
 def test_what_is_not_such_a_model_is_refused(tmp_path):

@@ -209,16 +209,3 @@ def test_what_is_no_image_is_refused():
         lie_error(lambda y: y, x, Translation(1))
     with pytest.raises(BadInput, match="pixels"):
         interpolation_floor(x, [math.nan])
-
-
-def test_computing_batch_by_batch_is_the_mean_over_all():
-    from topocaps.metrics.torchmetrics_adapters import LieEquivarianceError
-
-    x, f = noise(5), circular()
-    one, other = (LieEquivarianceError(f, Rotation()) for _ in range(2))
-    one.update(x[:2])
-    other.update(x[2:])
-    one.merge_state(other)
-    wanted = lie_error(f, x, Rotation())
-    for name, value in one.compute().items():
-        torch.testing.assert_close(value, getattr(wanted, name).mean())

@@ -9,7 +9,6 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from topocaps import BadInput
-from topocaps.metrics import linear_probe_accuracy
 from topocaps.metrics.neighbours import nearest_neighbour_accuracy, topographic_smoothness
 
 
@@ -140,30 +139,3 @@ def test_where_all_sites_are_neighbours_no_order_is_special():
 def test_what_has_no_sites_is_refused(t):
     with pytest.raises(BadInput):
         topographic_smoothness(t)
-
-
-def test_computing_batch_by_batch_is_the_function_of_all():
-    from topocaps.metrics.torchmetrics_adapters import (
-        LinearProbeAccuracy,
-        NearestNeighbourAccuracy,
-        TopographicSmoothness,
-    )
-
-    t = torch.randn(10, 3, 2, 5)
-    metric = TopographicSmoothness(permutations=99, seed=3)
-    for some in t.split(4):
-        metric.update(some)
-    wanted = topographic_smoothness(t, permutations=99, seed=3)
-    assert {name: value.item() for name, value in metric.compute().items()} == {
-        name: getattr(wanted, name) for name in ("observed", "shuffled", "p_value")
-    }
-    train, test = blobs(100), blobs(50)
-    for kind, function in (
-        (NearestNeighbourAccuracy, nearest_neighbour_accuracy),
-        (LinearProbeAccuracy, linear_probe_accuracy),
-    ):
-        one, other = kind(train), kind(train)
-        one.update(test[0][:17], test[1][:17])
-        other.update(test[0][17:], test[1][17:])
-        one.merge_state(other)
-        assert one.compute().item() == pytest.approx(function(train, test))

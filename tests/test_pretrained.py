@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 import topocaps as tc
+from topocaps.integrations.pretrained import FOLDER, names
+from topocaps.integrations.pretrained.__main__ import MADE, make
 from topocaps.recipes import find
-from topocaps.trained import FOLDER, names
-from topocaps.trained.__main__ import MADE, make
 
 
 def card_of(name):
@@ -30,7 +30,7 @@ def test_a_model_is_what_its_command_makes(name):
     model = tc.pretrained(name)
     frame_shape = tuple(model.config["frame_shape"])
     assert model.config == find(recipe).change(changes).build(frame_shape, 0).config
-    assert f"python -m topocaps.trained {name}" in card_of(name)[0]
+    assert f"python -m topocaps.integrations.pretrained {name}" in card_of(name)[0]
     held = load_file(FOLDER / name / "model.safetensors")
     assert {value.dtype for value in held.values()} == {torch.float16}
     assert {value.dtype for value in model.state_dict().values()} == {torch.float32}
@@ -72,7 +72,7 @@ def test_what_is_made_comes_back_and_is_measured(tmp_path, monkeypatch):
     """The whole way, in small."""
     small = ("resolution=8", "hidden=16", "epoch_size=24", "training.epochs=1")
     monkeypatch.setitem(MADE, "tiny", ("sprites/tvae", small))
-    for module in ("topocaps.trained", "topocaps.trained.__main__"):
+    for module in ("topocaps.integrations.pretrained", "topocaps.integrations.pretrained.__main__"):
         monkeypatch.setattr(f"{module}.FOLDER", tmp_path / "package")
     for module in ("topocaps.examine.topographic", "topocaps.recipes.data"):
         monkeypatch.setattr(f"{module}.SOME", 5)

@@ -10,6 +10,7 @@ import topocaps as tc
 from topocaps.data.mnist_files import Digits
 from topocaps.examine import topographic
 from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
+from topocaps.metrics.probes import refitted_accuracies, whitened_accuracies
 
 
 def blobs(count, apart=2.0, classes=4, features=6):
@@ -73,6 +74,31 @@ def test_whitening_leaves_out_axes_along_which_nothing_varies():
     torch.testing.assert_close(again, plain, rtol=1e-2, atol=1e-2)
     constant = fit_probe(torch.ones(400, 3), classes, whiten=True)
     assert constant.weight.abs().max() == 0 and constant.bias.isfinite().all()
+
+
+def corners(count, turn=0.0):
+    """Four classes at the corners of a square that is turned, in quarters."""
+    which = torch.randint(4, (count,))
+    angle = (which + turn) * (math.pi / 2)
+    return torch.stack([angle.cos(), angle.sin()], 1) + 0.1 * torch.randn(count, 2), which
+
+
+def test_one_probe_is_applied_to_every_test():
+    tests = {"0": corners(300), "slightly": corners(300, 0.2), "quarter": corners(300, 1.0)}
+    found = whitened_accuracies(corners(400), tests)
+    assert list(found) == ["0", "slightly", "quarter"]
+    assert found["0"] == 1 and found["slightly"] > 0.99 and found["quarter"] == 0
+
+
+def test_refitted_probes_know_how_items_moved():
+    turns = {"0": 0.0, "half": 0.5, "quarter": 1.0}
+    trains = {name: corners(400, turn) for name, turn in turns.items()}
+    tests = {name: corners(300, turn) for name, turn in turns.items()}
+    assert refitted_accuracies(trains, tests) == {"0": 1, "half": 1, "quarter": 1}
+    alone = whitened_accuracies(trains["0"], {"0": tests["0"]})
+    assert refitted_accuracies(trains, {"0": tests["0"]}) == alone
+    with pytest.raises(tc.BadInput, match="no training set for half, quarter"):
+        refitted_accuracies({"0": trains["0"]}, tests)
 
 
 def test_more_labels_never_hurt_much_and_few_are_of_all_classes():

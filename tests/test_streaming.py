@@ -11,6 +11,7 @@ from conftest import EXTENSIONS, every, every_topography
 
 import topocaps as tc
 from topocaps.examine.topographic import TopographicExamination
+from topocaps.integrations.torchmetrics import EquivarianceError
 from topocaps.metrics import (
     axis_moved,
     axis_shares,
@@ -20,7 +21,6 @@ from topocaps.metrics import (
     unseen_lags,
 )
 from topocaps.metrics.equivariance import equivariance_errors
-from topocaps.metrics.torchmetrics_adapters import EquivarianceError
 
 FRAME = (1, 4, 4)
 

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import topocaps as tc
-from topocaps.tracking import TensorBoard, numbers, track, trackio, wandb
-from topocaps.training.watching import Silent
+from topocaps.integrations.tracking import TensorBoard, track, trackio, wandb
+from topocaps.training import watching
+from topocaps.training.watching import Silent, numbers
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -84,6 +85,35 @@ def test_runs_need_no_tensorboard(tmp_path, monkeypatch):
     model = tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (5,)), hidden=(9,))
     tc.fit(model, torch.rand(8, 3, 1, 4, 4), epochs=1, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "events").exists()
+
+
+def test_a_logger_of_your_own_is_told_every_epoch_of_every_run(tmp_path, monkeypatch):
+    told = {}
+
+    class Memory:
+        def __init__(self, folder):
+            self.lines = told.setdefault(folder.path.name, [])
+
+        def log(self, step, numbers):
+            self.lines.append((step, numbers["elbo"]))
+
+        def finish(self):
+            self.lines.append("finished")
+
+    def only_b(folder):
+        return Memory(folder) if folder.path.name == "b" else None
+
+    monkeypatch.setattr(watching, "LOGGERS", [only_b])
+    model = tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (5,)), hidden=(9,))
+    for out in (tmp_path / "a", tmp_path / "b", None):
+        run = tc.fit(
+            model, torch.rand(8, 3, 1, 4, 4), epochs=2, batch=4, out=out, device="cpu",
+            watcher=Silent(),
+        )  # fmt: skip
+        if out == tmp_path / "b":
+            wanted = [(record["step"], record["elbo"]) for record in run.history]
+    assert told == {"b": [*wanted, "finished"]}
+    assert not (tmp_path / "a" / "events").exists()
 
 
 @pytest.mark.parametrize("make", [wandb, trackio])

@@ -7,7 +7,7 @@ from conftest import every_topography
 import topocaps as tc
 from topocaps import figures
 from topocaps.data import Batch
-from topocaps.metrics.torchmetrics_adapters import TraversalGain
+from topocaps.integrations.torchmetrics import TraversalGain
 
 FRAME = (1, 4, 4)
 
@@ -150,7 +150,7 @@ def test_the_gain_of_a_walk_is_that_of_its_frames(likelihood):
     found = tc.metrics.prediction(walked.x, walked.rolled, walked.unseen, likelihood=likelihood)
     torch.testing.assert_close(found.rolled, wanted.rolled)
     assert found.overall == pytest.approx(wanted.overall, rel=1e-5)
-    metric = TraversalGain(likelihood)
+    metric = TraversalGain(likelihood=likelihood)
     for part in (slice(0, 2), slice(2, 5)):
         metric.update(walked.x[part], walked.rolled[part], walked.unseen[part])
     assert metric.compute().item() == pytest.approx(found.overall)

@@ -5,12 +5,15 @@ from topocaps.capsules import PartWhole
 from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.evidence import Evidence, log_px, log_px_paper
+from topocaps.integrations.pretrained import pretrained
+from topocaps.integrations.tracking import events_in
 from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate
 from topocaps.models import VAE, TopographicVAE
-from topocaps.trained import pretrained
+from topocaps.references import citation
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
+from topocaps.training.watching import LOGGERS
 from topocaps.traversing import Walk, traverse
 from topocaps.version import __version__
 
@@ -35,6 +38,7 @@ __all__ = [
     "Walk",
     "__version__",
     "capsules",
+    "citation",
     "data",
     "evaluate",
     "fit",
@@ -48,3 +52,5 @@ __all__ = [
     "studentize",
     "traverse",
 ]
+
+LOGGERS.append(events_in)

@@ -16,6 +16,17 @@ from torch.distributions import Normal
 
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.masking import zero_missing
+from topocaps.latents.topography import KELLER_2021
+from topocaps.references import cites
+
+BURDA_2016 = """\
+@inproceedings{burda2016importance,
+  title = {Importance Weighted Autoencoders},
+  author = {Burda, Yuri and Grosse, Roger and Salakhutdinov, Ruslan},
+  booktitle = {International Conference on Learning Representations},
+  year = {2016},
+  url = {https://arxiv.org/abs/1509.00519},
+}"""
 
 
 @dataclass(frozen=True)
@@ -179,6 +190,7 @@ def log_weights(
     return weights if mask is None else torch.where(mask, weights, 0.0)
 
 
+@cites(BURDA_2016)
 def log_px(model: LatentModel, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
     """The joint importance-weighted bound on log p(x_1..S) / S, nats a frame, (batch,).
 
@@ -190,6 +202,7 @@ def log_px(model: LatentModel, x: Tensor, samples: int = 10, mask: Tensor | None
     return found if mask is None else found * mask.shape[1] / mask.sum(1).clamp_min(1)
 
 
+@cites(KELLER_2021)
 def log_px_paper(model: LatentModel, x: Tensor, samples: int = 10) -> Tensor:
     """The papers' log p(x), nats a frame, (batch,): to stand beside their tables, and no bound."""
     return paper_estimate(log_weights(model, x, samples))

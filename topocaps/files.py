@@ -10,6 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
 from topocaps.errors import BadInput
 
 
@@ -40,6 +44,25 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise BadInput(f"{path} is not JSON: {error}") from error
+
+
+def write_weights(path: Path, module: nn.Module) -> None:
+    """Write the state of a module as safetensors."""
+    # safetensors refuses tensors that share memory, as those of a shared module do: clone them
+    tensors = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in module.state_dict().items()
+    }
+    write_atomically(path, save(tensors, metadata={"format": "pt"}))
+
+
+def read_weights(path: Path, module: nn.Module) -> None:
+    """Load what ``write_weights`` wrote into a module of the same shape."""
+    try:
+        module.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{path} does not fit the model: {reason}") from error
 
 
 def cache_folder() -> Path:

@@ -21,6 +21,7 @@ class GenerativeModel(nn.Module, ABC):
 
     #: Names of the terms of ``evidence`` that training records: first the bound, then log p(x|t).
     terms: ClassVar[tuple[str, ...]]
+    citations: ClassVar[tuple[str, ...]]  #: BibTeX entries of the source of the model
     config: dict[str, Any] | None = None  #: settings that rebuild the model; None for own networks
     likelihood: Likelihood
     #: Whether ``torch.func.vmap`` supports ``evidence``, which then draws from ``noise`` alone, so

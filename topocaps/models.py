@@ -16,7 +16,7 @@ from topocaps.evidence import (
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.learned import Learned, LearnedTopography, learn
 from topocaps.latents.student_t import TopographicStudentT, studentize
-from topocaps.latents.topography import Topography
+from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.networks import (
     Fan,
     FrameDecoder,
@@ -28,6 +28,15 @@ from topocaps.networks import (
     paper_widths,
 )
 from topocaps.sequence_model import SequenceModel
+
+KINGMA_2014 = """\
+@inproceedings{kingma2014auto,
+  title = {Auto-Encoding Variational {Bayes}},
+  author = {Kingma, Diederik P. and Welling, Max},
+  booktitle = {International Conference on Learning Representations},
+  year = {2014},
+  url = {https://arxiv.org/abs/1312.6114},
+}"""
 
 
 class TopographicVAE(SequenceModel):
@@ -46,6 +55,7 @@ class TopographicVAE(SequenceModel):
     (torch.Size([2, 6, 4, 6]), torch.Size([2, 1, 8, 8]))
     """
 
+    citations = (KELLER_2021,)
     epsilon: Tensor  #: added to every energy
 
     @property
@@ -157,6 +167,7 @@ class VAE(SequenceModel):
     0.0
     """
 
+    citations = (KINGMA_2014,)
     couples_frames = False
 
     def __init__(

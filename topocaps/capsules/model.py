@@ -27,6 +27,15 @@ from topocaps.errors import BadInput, whole_number
 from topocaps.generative import GenerativeModel, Noise, check_place, check_values
 from topocaps.networks import Likelihood
 
+SMITH_2020 = """\
+@article{smith2020capsule,
+  title = {Capsule Networks - A Probabilistic Perspective},
+  author = {Smith, Lewis and Schut, Lisa and Gal, Yarin and van der Wilk, Mark},
+  journal = {arXiv preprint arXiv:2004.03553},
+  year = {2020},
+  url = {https://arxiv.org/abs/2004.03553},
+}"""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -76,6 +85,7 @@ class PartWhole(GenerativeModel):
     turned is the same wholes and parts, where without it (1) other templates may take its strokes.
     """
 
+    citations = (SMITH_2020,)
     terms: ClassVar = (
         "elbo", "log_px_given_t", "kl_parts", "kl_wholes", "presence_nats",
         "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",

@@ -19,6 +19,18 @@ from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import TransformedImages
 from topocaps.errors import BadInput
 from topocaps.files import cache_folder
+from topocaps.references import cites
+
+LECUN_1998 = """\
+@article{lecun1998gradient,
+  title = {Gradient-Based Learning Applied to Document Recognition},
+  author = {LeCun, Yann and Bottou, L{\\'e}on and Bengio, Yoshua and Haffner, Patrick},
+  journal = {Proceedings of the IEEE},
+  volume = {86},
+  number = {11},
+  pages = {2278--2324},
+  year = {1998},
+}"""
 
 SIDE = 28  # of every image, in pixels
 VALIDATION = 12_000  # of the 60,000 training images, the last
@@ -45,6 +57,7 @@ class Digits:
     images: Tensor
     classes: Tensor
     source: str = MNIST  #: what they are called in tables
+    citations: tuple[str, ...] = (LECUN_1998,)  #: BibTeX entries
 
 
 def data_folder(folder: str | Path | None) -> Path:
@@ -75,6 +88,7 @@ def _check(path: Path, plain: str) -> None:
         raise BadInput(f"{path.name} as downloaded is not MNIST's (its sum is wrong): try again")
 
 
+@cites(LECUN_1998)
 def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
     """(training, test) images as they are published: 60,000 and 10,000."""
     where = data_folder(folder)
@@ -93,10 +107,12 @@ def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
                 f"{where} is not MNIST: {which} should have {count} images of 28 x 28 and as many "
                 "labels, 0 to 9"
             )
-        read.append(Digits(images, classes, MNIST if genuine else ALIKE))
+        told = (MNIST, (LECUN_1998,)) if genuine else (ALIKE, ())
+        read.append(Digits(images, classes, *told))
     return read[0], read[1]
 
 
+@cites(LECUN_1998)
 def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digits]:
     """(training, validation, test) images: 48,000, 12,000 and 10,000."""
     train, test = digits(folder)
@@ -108,12 +124,15 @@ def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digi
     return first, second, test
 
 
+@cites(LECUN_1998)
 def mnist(
     folder: str | Path | None = None,
 ) -> tuple[TransformedImages, TransformedImages, TransformedImages]:
     """(training, validation, test) sequences: 48,000, 12,000 and 10,000 images."""
     parts = digit_splits(folder)
-    return tuple(TransformedImages(part.images) for part in parts)  # type: ignore[return-value]
+    return tuple(  # type: ignore[return-value]
+        TransformedImages(part.images, citations=part.citations) for part in parts
+    )
 
 
 def _names(which: str, what: str) -> tuple[str, str]:

@@ -14,10 +14,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from topocaps.data.geometry import adjugate, apply, determinant, pixels, rotation, warp
-from topocaps.data.mnist_files import Digits
+from topocaps.data.mnist_files import LECUN_1998, Digits
 from topocaps.data.scripted import ScriptedSet
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput, whole_number
+from topocaps.references import cites
+
+TIELEMAN_2013 = """\
+@misc{tieleman2013affnist,
+  title = {{affNIST}},
+  author = {Tieleman, Tijmen},
+  year = {2013},
+  url = {https://www.cs.toronto.edu/~tijmen/affNIST/},
+}"""
 
 STEPS = 2**16  #: between the ends of what a digit may do; the middle is one of them
 AFFNIST_SIDE = 40
@@ -41,6 +50,7 @@ def rotated_up_to(degrees: float, canvas: int = 28) -> Moves:
     return Moves(degrees=degrees, canvas=canvas)
 
 
+@cites(TIELEMAN_2013)
 def affnist_style() -> Moves:
     """Much as affNIST's digits were moved, all inside 40 x 40; its own are read by ``affnist``."""
     return Moves(degrees=20.0, canvas=AFFNIST_SIDE, shift=None, shear=0.2, scale=(0.8, 1.2))
@@ -167,6 +177,7 @@ def check_moves(moves: Moves) -> None:
 # affNIST's files ----------------------------------------------------------------------------------
 
 
+@cites(TIELEMAN_2013, LECUN_1998)
 def affnist(*paths: str | Path) -> Digits:
     """Transformed digits (images, 40, 40) of affNIST (Tieleman), as published: files of Matlab's.
 
@@ -175,7 +186,7 @@ def affnist(*paths: str | Path) -> Digits:
     files = [file for path in paths for file in _matlab_files(Path(path))]
     parts = [_read_mat(file) for file in files]
     images, classes = [part.images for part in parts], [part.classes for part in parts]
-    return Digits(torch.cat(images), torch.cat(classes))
+    return Digits(torch.cat(images), torch.cat(classes), citations=(TIELEMAN_2013, LECUN_1998))
 
 
 def affnist_files(folder: Path) -> list[Path]:

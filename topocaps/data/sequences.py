@@ -6,7 +6,7 @@ import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -42,6 +42,9 @@ class SequenceSet(ABC):
     on_host: ClassVar[bool] = False
 
     images: Tensor
+
+    #: BibTeX entries of the source of the images; no part of the fingerprint
+    citations: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
     @property
     @abstractmethod
@@ -118,14 +121,15 @@ class SequenceSet(ABC):
     def to(self, device: torch.device | str) -> Self:
         """The same sequences with everything on ``device``."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        return replace(
-            self, **{k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
-        )
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
 
     def digest(self) -> str:
         """A fingerprint of what is shown and in which order, so that data are not mixed up."""
         found = hashlib.blake2b(digest_size=8)
-        values = [getattr(self, f.name) for f in fields(self)]
+        values = [getattr(self, f.name) for f in fields(self) if f.compare]
         for part in (*(v for v in values if isinstance(v, Tensor)), self.fixed()):
             found.update(str((part.dtype, tuple(part.shape))).encode())
             found.update(part.cpu().contiguous().numpy().data)

@@ -20,6 +20,15 @@ from torch import Tensor
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.files import cache_folder, write_atomically
+from topocaps.references import cites
+
+MATTHEY_2017 = """\
+@misc{matthey2017dsprites,
+  title = {{dSprites}: Disentanglement testing Sprites dataset},
+  author = {Matthey, Loic and Higgins, Irina and Hassabis, Demis and Lerchner, Alexander},
+  year = {2017},
+  url = {https://github.com/deepmind/dsprites-dataset/},
+}"""
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -71,6 +80,7 @@ def _wedges(shape: int) -> tuple[Floats, Floats, Floats]:
     return np.sort(angle), normal, (begin * normal).sum(1)
 
 
+@cites(MATTHEY_2017)
 def render(
     shape: int, scale: float, orientation: float, x: Floats, y: Floats, resolution: int = 64
 ) -> NDArray[np.bool_]:
@@ -110,6 +120,7 @@ def render(
 Subset = tuple[range, ...]
 
 
+@cites(MATTHEY_2017)
 def render_subset(resolution: int, subset: Subset = SUBSET, sizes: Floats = SCALES) -> Bytes:
     """Images of all factors of a subset as bytes, in the order of ``NAMES``."""
     shapes, scales, orientations, xs, ys = subset
@@ -156,6 +167,7 @@ def read_subset(archive: Path) -> Bytes:
         raise BadInput(f"{archive} is not the dSprites file: {error}") from error
 
 
+@cites(MATTHEY_2017)
 def sprites(
     resolution: int = 64,
     archive: Path | None = None,
@@ -194,6 +206,7 @@ def sprites(
     return _split(images, SUBSET, columns, visit, cyclic=True)
 
 
+@cites(MATTHEY_2017)
 def growing_sprites(resolution: int = 32) -> tuple[Sequences, Sequences]:
     """(training, held-out) sequences of 15 frames in which sprites grow, from any of the first
     seven of 21 sizes on, and do not come round. A fifth of the sprites is held out."""
@@ -230,6 +243,8 @@ def _split(
 
     def gather(parts: list[tuple[Tensor, Tensor]]) -> Sequences:
         order, moving = map(torch.cat, zip(*parts, strict=True))
-        return Sequences(images, order, factors, NAMES, moving, cyclic=cyclic)
+        return Sequences(
+            images, order, factors, NAMES, moving, cyclic=cyclic, citations=(MATTHEY_2017,)
+        )
 
     return gather(train), gather(held_out)

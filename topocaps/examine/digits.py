@@ -27,7 +27,8 @@ from topocaps.data.moved import (
     affnist_style,
     rotated_up_to,
 )
-from topocaps.metrics.capsules import Labelled, classification, refitted
+from topocaps.data.sequences import SequenceSet
+from topocaps.metrics.probes import Labelled, refitted_accuracies, whitened_accuracies
 
 ANGLES = (0, 45, 90, 135, 180)
 SEED = 0  # of how test digits are moved
@@ -44,19 +45,23 @@ def ways(canvas: int) -> dict[str, Moves]:
 
 
 @torch.no_grad()
-def features(
-    read: Read, part: Digits, moves: Moves, where: torch.device, count: int | None = None
-) -> tuple[dict[str, Tensor], Tensor]:
-    """What is read of digits moved, and their classes."""
-    moved = MovedDigits(part.images, part.classes, moves).balanced(count, SEED).to(where)
+def labelled(read: Read, sequences: SequenceSet) -> dict[str, Labelled]:
+    """What is read of every image, with its class, by name."""
     found: dict[str, list[Tensor]] = {}
     classes = []
-    for batch in moved.batches(_BATCH):
+    for batch in sequences.batches(_BATCH):
         for name, values in read(batch.x[:, 0]).items():
             found.setdefault(name, []).append(values)
         assert batch.factors is not None
         classes.append(batch.factors[:, 0, 0])
-    return {name: torch.cat(values) for name, values in found.items()}, torch.cat(classes)
+    return {name: (torch.cat(values), torch.cat(classes)) for name, values in found.items()}
+
+
+def moved_digits(
+    part: Digits, moves: Moves, where: torch.device, count: int | None = None
+) -> MovedDigits:
+    """``count`` digits, each moved once, the same for every model; all of them with None."""
+    return MovedDigits(part.images, part.classes, moves).balanced(count, SEED).to(where)
 
 
 PROBED = ("accuracy", "refitted")  #: what is found
@@ -71,27 +76,20 @@ def probed(
 ) -> dict[str, Any]:
     """{"accuracy" and "refitted": {what is read: {how digits were moved: accuracy}}}."""
     train, _, test = digit_splits(data)
-    moved = ways(canvas)
-    fitted = {name: features(read, train, moves, where, count) for name, moves in moved.items()}
-    tested = {name: features(read, test, moves, where) for name, moves in moved.items()}
+    fitted, tested = {}, {}
+    for way, moves in ways(canvas).items():
+        fitted[way] = labelled(read, moved_digits(train, moves, where, count))
+        tested[way] = labelled(read, moved_digits(test, moves, where))
     if canvas == AFFNIST_SIDE and (real := _affnist(data)) is not None:
-        tested["affnist"] = features(read, real, Moves(canvas=canvas), where)
-    names = list(tested["0"][0])
-
-    def of(sets: dict[str, tuple[dict[str, Tensor], Tensor]], name: str) -> dict[str, Labelled]:
-        return {way: (found[name], classes) for way, (found, classes) in sets.items()}
-
-    return {
-        "accuracy": {n: _one_probe(of(fitted, n)["0"], of(tested, n)) for n in names},
-        "refitted": {
-            n: refitted(of(fitted, n), {w: t for w, t in of(tested, n).items() if w in fitted})
-            for n in names
-        },
-    }
-
-
-def _one_probe(train: Labelled, tests: dict[str, Labelled]) -> dict[str, float]:
-    return classification(train[0], train[1], tests)
+        tested["affnist"] = labelled(read, moved_digits(real, Moves(canvas=canvas), where))
+    found: dict[str, Any] = {"accuracy": {}, "refitted": {}}
+    for name in tested["0"]:
+        trains = {way: sets[name] for way, sets in fitted.items()}
+        tests = {way: sets[name] for way, sets in tested.items()}
+        found["accuracy"][name] = whitened_accuracies(trains["0"], tests)
+        same = {way: test for way, test in tests.items() if way in trains}
+        found["refitted"][name] = refitted_accuracies(trains, same)
+    return found
 
 
 def _affnist(data: Path | None) -> Digits | None:

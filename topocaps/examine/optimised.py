@@ -17,7 +17,7 @@ from topocaps.capsules.free_form import optimise
 from topocaps.data.mnist_files import Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, rotated_up_to
 from topocaps.examine.examination import EVALUATION_SEED
-from topocaps.metrics.capsules import classification
+from topocaps.metrics.probes import Labelled, whitened_accuracies
 
 STEPS = 100
 IMAGES = 3000
@@ -36,7 +36,7 @@ class Optimised:
     classes: Tensor
     numbers: dict[str, float]  #: bounds, errors of pixels, seconds
 
-    def labelled(self, which: str, name: str) -> tuple[Tensor, Tensor]:
+    def labelled(self, which: str, name: str) -> Labelled:
         return getattr(self, which)[name], self.classes
 
 
@@ -58,8 +58,8 @@ def free_form(
 
     def accuracy(fit_on: str, test_on: str) -> dict[str, float]:
         return {
-            name: classification(
-                *fitted.labelled(fit_on, name), {"0": tested.labelled(test_on, name)}
+            name: whitened_accuracies(
+                fitted.labelled(fit_on, name), {"0": tested.labelled(test_on, name)}
             )["0"]
             for name in fitted.before
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,18 +19,18 @@ from topocaps.capsules import Belief, PartWhole
 from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
-from topocaps.examine.digits import PROBED, features, probed
+from topocaps.examine.digits import PROBED, labelled, moved_digits, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.examine.optimised import IMAGES, free_form
 from topocaps.metrics.capsules import (
     affine_copies,
-    classification,
     ink_kept,
     majority_vote,
     presence_and_pose,
     presence_logits,
     strangers,
 )
+from topocaps.metrics.probes import whitened_accuracies
 from topocaps.recipes.data import Splits
 
 PRESENCES, BOTH = "presences", "presences and poses"
@@ -119,8 +120,7 @@ class PartWholeExamination(Examination[PartWhole]):
         where = next(model.parameters()).device
         canvas, count = model.frame_shape[-1], settings.get("probed")
 
-        def read(x: Tensor) -> dict[str, Tensor]:
-            return read_off(model, x)
+        read = functools.partial(read_off, model)
 
         def optimised() -> dict[str, Any]:
             return free_form(model, read_wholes, data, count and min(count, IMAGES))
@@ -224,28 +224,17 @@ def not_moved(sequences: SequenceSet) -> SequenceSet:
 
 def accuracy(model: PartWhole, train: SequenceSet, test: SequenceSet) -> dict[str, Any]:
     """Of linear probes on the wholes, fitted on ``train``: {what is read: {"0": accuracy}}."""
-    fitted, tested = labelled(model, train), labelled(model, test)
-    return {name: classification(*fitted[name], {"0": tested[name]}) for name in (PRESENCES, BOTH)}
-
-
-@torch.no_grad()
-def labelled(model: PartWhole, sequences: SequenceSet) -> dict[str, tuple[Tensor, Tensor]]:
-    """What probes see of every image, and its class."""
-    found: dict[str, list[Tensor]] = {PRESENCES: [], BOTH: []}
-    classes = []
-    for batch in sequences.batches(_BATCH):
-        for name, values in read_off(model, batch.x[:, 0]).items():
-            found[name].append(values)
-        assert batch.factors is not None
-        classes.append(batch.factors[:, 0, 0])
-    return {name: (torch.cat(parts), torch.cat(classes)) for name, parts in found.items()}
+    read = functools.partial(read_off, model)
+    fitted, tested = labelled(read, train), labelled(read, test)
+    return {name: whitened_accuracies(fitted[name], {"0": tested[name]}) for name in fitted}
 
 
 def _vote(model: PartWhole, data: Path | None, canvas: int, where: torch.device) -> float:
     """Accuracy where the whole that is most surely there votes for a class."""
     test = digit_splits(data)[2]
-    found, classes = features(lambda x: read_off(model, x), test, Moves(canvas=canvas), where)
-    return majority_vote(found[PRESENCES].argmax(1), classes)
+    upright = moved_digits(test, Moves(canvas=canvas), where)
+    presences, classes = labelled(functools.partial(read_off, model), upright)[PRESENCES]
+    return majority_vote(presences.argmax(1), classes)
 
 
 def one_of_each(held_out: SequenceSet, classes: int = 10) -> Tensor:

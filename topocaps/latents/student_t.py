@@ -11,11 +11,14 @@ from torch.distributions import Distribution, StudentT, constraints
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.rolling import chosen
+from topocaps.latents.topography import KELLER_2021
+from topocaps.references import cites
 
 #: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
 SMALLEST_ENERGY = 1e-12
 
 
+@cites(KELLER_2021)
 def studentize(
     z: Tensor,
     u: Tensor,
@@ -63,6 +66,7 @@ class TopographicStudentT(Distribution):
     torch.Size([10, 6, 2, 5])
     """
 
+    citations = (KELLER_2021,)
     arg_constraints = {}  # noqa: RUF012 (torch's convention)
     has_rsample = True
 
@@ -151,6 +155,7 @@ class ProductOfStudentT(Distribution):
     tensor([2., 2., 2.])
     """
 
+    citations = (KELLER_2021,)
     arg_constraints = {}  # noqa: RUF012
     support = constraints.real
     has_rsample = True

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,16 @@ from torch.nn.functional import pad
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.pooling import NEAR, capsule_matrix, pool_by, sums
 from topocaps.latents.rolling import chosen, roll
+
+KELLER_2021 = """\
+@inproceedings{keller2021topographic,
+  title = {Topographic {VAEs} learn Equivariant Capsules},
+  author = {Keller, T. Anderson and Welling, Max},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume = {34},
+  year = {2021},
+  url = {https://arxiv.org/abs/2109.01394},
+}"""
 
 SMALL = 512  # largest size, sites times frames, of a capsule whose W is applied as a dense matrix
 
@@ -73,6 +83,8 @@ class Topography:
     cyclic: bool = True
     causal: bool = False
     apart: bool = False
+
+    citations: ClassVar[tuple[str, ...]] = (KELLER_2021,)
 
     def __post_init__(self) -> None:
         shape = _tuple_of_ints("shape", self.shape)

@@ -32,6 +32,7 @@ from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.neighbours import (
     Smoothness,
     nearest_neighbour_accuracy,
+    nearest_neighbour_hits,
     topographic_smoothness,
 )
 from topocaps.metrics.probes import (
@@ -76,6 +77,7 @@ __all__ = [
     "linear_probe_accuracy",
     "mig",
     "nearest_neighbour_accuracy",
+    "nearest_neighbour_hits",
     "neighbour_agreement",
     "observed_rolls",
     "own_axes",

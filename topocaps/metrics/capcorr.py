@@ -13,7 +13,9 @@ from torch.linalg import vector_norm
 
 from topocaps.errors import BadInput
 from topocaps.latents.rolling import roll
+from topocaps.latents.topography import KELLER_2021
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
+from topocaps.references import cites
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class CapCorr:
         return ((a * b).sum() / scale).item() if scale > 0 else math.nan
 
 
+@cites(KELLER_2021)
 def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
     """{factor column: correlation}, for the factors that move.
 
@@ -63,6 +66,7 @@ def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
     return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
 
 
+@cites(KELLER_2021)
 def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr]:
     r"""The rolls of Eq. 16 for every factor that moves.
 

@@ -1,8 +1,10 @@
-"""What wholes tell of classes, and whether templates are more than copies of each other."""
+"""What wholes tell of classes, and whether templates are more than copies of each other.
+
+Features of wholes are read by the linear probes of ``topocaps.metrics.probes``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +16,8 @@ from topocaps.capsules.layers import Belief, Capsules
 from topocaps.capsules.model import PartWhole, in_image
 from topocaps.data import geometry
 from topocaps.errors import BadInput
-from topocaps.metrics.probes import fit_probe
 
-Labelled = tuple[Tensor, Tensor]  #: features (items, features) and classes (items,)
-
-# Probes -------------------------------------------------------------------------------------------
+# Features -----------------------------------------------------------------------------------------
 
 
 def presence_logits(wholes: Belief | Capsules) -> Tensor:
@@ -29,25 +28,6 @@ def presence_logits(wholes: Belief | Capsules) -> Tensor:
 def presence_and_pose(wholes: Belief | Capsules) -> Tensor:
     """Logits of t⁰ and the numbers of A⁰ as features: (items, 7 wholes)."""
     return torch.cat([presence_logits(wholes), wholes.poses.flatten(-2).flatten(0, -2)], -1)
-
-
-def classification(
-    features: Tensor, classes: Tensor, tests: Mapping[str, Labelled]
-) -> dict[str, float]:
-    """Accuracy on every test of one probe of whitened features, fitted to (upright) digits."""
-    probe = fit_probe(features, classes, whiten=True)
-    return {name: probe.accuracy(*test) for name, test in tests.items()}
-
-
-def refitted(trains: Mapping[str, Labelled], tests: Mapping[str, Labelled]) -> dict[str, float]:
-    """Accuracy on every test of a probe of its own, fitted to training digits moved the same way.
-
-    Asks what is still to be read off latents, where ``classification`` asks whether it is where it
-    was; the paper does not say which of the two its Table 1 is.
-    """
-    if missing := tests.keys() - trains.keys():
-        raise BadInput(f"there are no training digits moved as {', '.join(sorted(missing))}")
-    return {name: classification(*trains[name], {name: test})[name] for name, test in tests.items()}
 
 
 def majority_vote(assignments: Tensor, classes: Tensor) -> float:

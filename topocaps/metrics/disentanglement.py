@@ -9,21 +9,55 @@ from or tested on.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from topocaps.errors import BadInput, check_seed, whole_number
+from topocaps.metrics.codes import Array, numbered, table_of
+from topocaps.references import cites
 
-Array = NDArray[Any]
+CHEN_2018 = """\
+@inproceedings{chen2018isolating,
+  title = {Isolating Sources of Disentanglement in Variational Autoencoders},
+  author = {Chen, Ricky T. Q. and Li, Xuechen and Grosse, Roger B. and Duvenaud, David K.},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume = {31},
+  year = {2018},
+  url = {https://arxiv.org/abs/1802.04942},
+}"""
+
+KUMAR_2018 = """\
+@inproceedings{kumar2018variational,
+  title = {Variational Inference of Disentangled Latent Concepts from Unlabeled Observations},
+  author = {Kumar, Abhishek and Sattigeri, Prasanna and Balakrishnan, Avinash},
+  booktitle = {International Conference on Learning Representations},
+  year = {2018},
+  url = {https://arxiv.org/abs/1711.00848},
+}"""
+
+EASTWOOD_2018 = """\
+@inproceedings{eastwood2018framework,
+  title = {A Framework for the Quantitative Evaluation of Disentangled Representations},
+  author = {Eastwood, Cian and Williams, Christopher K. I.},
+  booktitle = {International Conference on Learning Representations},
+  year = {2018},
+}"""
+
+KIM_2018 = """\
+@inproceedings{kim2018disentangling,
+  title = {Disentangling by Factorising},
+  author = {Kim, Hyunjik and Mnih, Andriy},
+  booktitle = {International Conference on Machine Learning},
+  year = {2018},
+  url = {https://arxiv.org/abs/1802.05983},
+}"""
+
 Discretiser = Callable[[Array, int], Array]
 
-TRAINED = 2 / 3  # share of items that a classifier learns from: 10,000 of 15,000 in most papers
 CHUNK = 2**24  # numbers held at once
 
 
@@ -60,6 +94,7 @@ def equal_widths(values: Array, bins: int) -> Array:
     return np.digitize(values, edges[1:-1])
 
 
+@cites(CHEN_2018)
 def mig(
     codes: Array | Tensor,
     factors: Array | Tensor,
@@ -77,11 +112,11 @@ def mig(
     >>> mig(np.repeat(factors, 2, axis=1), factors, bins=8).value  # two for each
     0.0
     """
-    table = _table(codes, factors)
+    table = table_of(codes, factors)
     bins = whole_number("bins", bins)
     if table.dims < 2:
         raise BadInput("MIG compares two dimensions of a code, and this one has 1")
-    cut = [_numbered(discretise(table.codes[:, n], bins)) for n in range(table.dims)]
+    cut = [numbered(discretise(table.codes[:, n], bins)) for n in range(table.dims)]
     gaps = {}
     for column, factor in table.each_factor():
         shared = [_mutual_information(one, factor) / _entropy(factor) for one in cut]
@@ -90,6 +125,7 @@ def mig(
     return Score(_mean(gaps), gaps, settings)
 
 
+@cites(KUMAR_2018)
 def sap(
     codes: Array | Tensor, factors: Array | Tensor, seed: int = 0, standardise: bool = True
 ) -> Score:
@@ -99,7 +135,7 @@ def sap(
     predict a factor best, by the linear SVM of disentanglement_lib. Its penalty depends on the
     scale of a dimension; hence, unlike there, dimensions are standardised unless told otherwise.
     """
-    table = _table(codes, factors)
+    table = table_of(codes, factors)
     if table.dims < 2:
         raise BadInput("SAP compares two dimensions of a code, and this one has 1")
     svm = _sklearn("svm").LinearSVC
@@ -131,6 +167,7 @@ def forest(seed: int) -> Any:
     return _sklearn("ensemble").RandomForestClassifier(100, max_features=None, random_state=seed)
 
 
+@cites(EASTWOOD_2018)
 def dci(
     codes: Array | Tensor,
     factors: Array | Tensor,
@@ -145,7 +182,7 @@ def dci(
     :math:`1 - H(R_j / \sum_i R_{ij})`. ``classifier`` makes one of scikit-learn's with
     ``feature_importances_`` from a seed; disentanglement_lib has GradientBoostingClassifier.
     """
-    table = _table(codes, factors)
+    table = table_of(codes, factors)
     if table.dims < 2 or len(table.columns) < 2:
         raise BadInput(
             f"DCI takes two dimensions and two factors that vary, or more, not {table.dims} "
@@ -177,6 +214,7 @@ def dci(
     )
 
 
+@cites(KIM_2018)
 def factor_vae_score(
     codes: Array | Tensor,
     factors: Array | Tensor,
@@ -198,7 +236,7 @@ def factor_vae_score(
     Dimensions of a standard deviation below ``dead`` times the greatest cast no votes (the paper
     drops those collapsed to the prior, which codes alone do not show); 0 if all are constant.
     """
-    table = _table(codes, factors)
+    table = table_of(codes, factors)
     counts = {"batch": batch, "votes": votes, "tests": tests}
     batch, votes, tests = (whole_number(name, count) for name, count in counts.items())
     if batch < 2:
@@ -264,100 +302,9 @@ def _votes(
     return found
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Items with a code and factors that vary."""
-
-    codes: Array  # (items, dims)
-    factors: Array  # (items, factors), values numbered from 0
-    columns: tuple[int, ...]  # where factors were
-    left_out: tuple[int, ...]
-    sequence: Array  # (items,) to which an item belongs; its own where there are none
-
-    @property
-    def dims(self) -> int:
-        return self.codes.shape[1]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "items": len(self.codes),
-            "dims": self.dims,
-            "factors": list(self.columns),
-            "left_out": list(self.left_out),
-        }
-
-    def each_factor(self) -> Iterator[tuple[int, Array]]:
-        yield from zip(self.columns, self.factors.T, strict=True)
-
-    def split(self, seed: int) -> tuple[Array, Array]:
-        """Items to learn from and items to test on: whole sequences at random."""
-        check_seed(seed)
-        sequences = int(self.sequence[-1]) + 1
-        order = np.random.default_rng(seed).permutation(sequences)
-        learnt = np.isin(self.sequence, order[: round(TRAINED * sequences)])
-        train, test = np.flatnonzero(learnt), np.flatnonzero(~learnt)
-        for column, factor in self.each_factor():
-            if not len(test) or len(np.unique(factor[train])) < 2:
-                raise BadInput(
-                    f"factor {column} has no two values in the {len(train)} items to learn from, "
-                    f"or none of {len(test)} is left to test on: give more items"
-                )
-        return train, test
-
-
-def _table(codes: Array | Tensor, factors: Array | Tensor) -> _Table:
-    codes, factors = _array(codes), _array(factors)
-    if factors.dtype.kind not in "iub":
-        raise BadInput(f"factors must be integers, not {factors.dtype}")
-    leading = factors.shape[:-1]
-    if (
-        len(leading) not in (1, 2)
-        or codes.ndim <= len(leading)
-        or codes.shape[: len(leading)] != (leading)
-    ):
-        raise BadInput(
-            "codes and factors must be (items, ...) and (items, factor), or (batch, time, ...) and "
-            f"(batch, time, factor), not {codes.shape} and {factors.shape}"
-        )
-    items = int(np.prod(leading))
-    if codes.size == 0 or factors.size == 0:
-        raise BadInput(f"there are no codes or no factors in {codes.shape} and {factors.shape}")
-    flat = codes.reshape(items, -1)
-    if not np.isfinite(flat).all():
-        raise BadInput("codes must be finite, and some are NaN or infinite")
-    columns = factors.reshape(items, -1)
-    varies = (columns != columns[0]).any(0)
-    if not varies.any():
-        raise BadInput("no factor has two values: there is nothing to tell apart")
-    numbered = np.stack([_numbered(columns[:, n]) for n in np.flatnonzero(varies)], 1)
-    return _Table(
-        codes=flat,
-        factors=numbered,
-        columns=tuple(np.flatnonzero(varies).tolist()),
-        left_out=tuple(np.flatnonzero(~varies).tolist()),
-        sequence=np.repeat(np.arange(leading[0]), items // leading[0]),
-    )
-
-
-def _array(values: Array | Tensor) -> Array:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = values.float() if values.dtype is torch.bfloat16 else values
-    found = np.asarray(values)
-    if found.dtype.kind not in "iubf":
-        raise BadInput(f"codes and factors must be numbers, not {found.dtype}")
-    return found
-
-
-def _numbered(values: Array) -> Array:
-    """The place of each among the values there are."""
-    return np.unique(values, return_inverse=True)[1].reshape(-1)
-
-
-def _entropy(numbered: Array) -> float:
+def _entropy(classes: Array) -> float:
     """In nats."""
-    shares = np.bincount(numbered) / len(numbered)
+    shares = np.bincount(classes) / len(classes)
     shares = shares[shares > 0]
     return float(-(shares * np.log(shares)).sum())
 

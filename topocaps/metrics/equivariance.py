@@ -12,10 +12,13 @@ from torch.linalg import vector_norm
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.rolling import chosen, roll
+from topocaps.latents.topography import KELLER_2021
+from topocaps.references import cites
 
 SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
 
 
+@cites(KELLER_2021)
 def equivariance_error(t: Any, rate: float = 1.0) -> float:
     r"""Mean over sequences of :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`.
 
@@ -34,6 +37,7 @@ def equivariance_error(t: Any, rate: float = 1.0) -> float:
     return equivariance_errors(t, rate).mean().item()
 
 
+@cites(KELLER_2021)
 def equivariance_errors(
     t: Any, rate: float = 1.0, cyclic: bool = True, axis: Tensor | None = None
 ) -> Tensor:
@@ -61,6 +65,7 @@ def equivariance_errors(
     return errors
 
 
+@cites(KELLER_2021)
 def chance_equivariance_error(topography: TopographyLike, frames: int, rate: float = 1.0) -> float:
     """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
 

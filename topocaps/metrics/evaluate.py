@@ -15,11 +15,13 @@ from topocaps.errors import BadInput
 from topocaps.evidence import (
     log_mean_exp_over_frames,
     log_mean_exp_over_sequences,
+    log_px,
+    log_px_paper,
     log_weights,
     paper_estimate,
 )
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
-from topocaps.metrics.capcorr import CapCorr, observed_rolls
+from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.equivariance import (
     chance_equivariance_error,
     equivariance_errors,
@@ -29,8 +31,10 @@ from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.traversal import Traversal, lags_from, start_of, traversal
+from topocaps.references import cites, references
 from topocaps.sequence_model import SequenceModel
 
+SOURCES = references(capcorr, log_px, log_px_paper)
 PAPER_SAMPLES = 10  # of the papers' log p(x)
 SOME = 300  # sequences, where a few will do
 SHUFFLES = 99  # of sites, beside the correlation of neighbours
@@ -51,6 +55,7 @@ class _Measured:
         return {name: Mean(value) for name, value in self.values.items()}
 
 
+@cites(*SOURCES)
 def per_sequence(model: SequenceModel, sequences: Any, **how: Any) -> dict[str, Mean]:
     """Bounds, equivariance error and gains (mean of factors, and each) of every sequence.
 
@@ -63,6 +68,7 @@ def per_sequence(model: SequenceModel, sequences: Any, **how: Any) -> dict[str, 
     return found.means | {name: gain for name, gain in gains.items() if gain is not None}
 
 
+@cites(*SOURCES)
 def evaluate(
     model: SequenceModel,
     sequences: Any,

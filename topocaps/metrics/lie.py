@@ -21,6 +21,16 @@ from torch import Tensor
 from topocaps.data import geometry
 from topocaps.errors import BadInput
 from topocaps.latents.rolling import roll
+from topocaps.references import cites
+
+GRUVER_2022 = """\
+@article{gruver2022lie,
+  title = {The {Lie} Derivative for Measuring Learned Equivariance},
+  author = {Gruver, Nate and Finzi, Marc and Goldblum, Micah and Wilson, Andrew Gordon},
+  journal = {arXiv preprint arXiv:2210.02984},
+  year = {2022},
+  url = {https://arxiv.org/abs/2210.02984},
+}"""
 
 Action = Callable[[Tensor, float], Tensor]
 Function = Callable[[Tensor], Tensor]
@@ -79,6 +89,7 @@ class LieError:
     settings: dict[str, Any]
 
 
+@cites(GRUVER_2022)
 @torch.no_grad()
 def lie_error(
     f: Function, x: Tensor, action: Action, step: float = 0.1, invariant: bool = False

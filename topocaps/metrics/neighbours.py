@@ -26,6 +26,13 @@ def nearest_neighbour_accuracy(
     >>> nearest_neighbour_accuracy(known, asked, k=1)
     1.0
     """
+    return nearest_neighbour_hits(train, test, k, batch).double().mean().item()
+
+
+def nearest_neighbour_hits(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], k: int = 5, batch: int = 1000
+) -> Tensor:
+    """Whether ``nearest_neighbour_accuracy`` counts each test item as right: (items,)."""
     (known, classes), (asked, wanted) = _checked(train), _checked(test)
     k, batch = whole_number("k", k), whole_number("batch", batch)
     if k > len(known) or known.shape[1] != asked.shape[1]:
@@ -37,7 +44,7 @@ def nearest_neighbour_accuracy(
     known = known - centre
     count = int(classes.max()) + 1
     rank = torch.arange(k, device=known.device)
-    right = 0
+    right = []
     for some, labels in zip(asked.split(batch), wanted.split(batch), strict=True):
         nearest = torch.cdist(some - centre, known).topk(k, largest=False).indices
         theirs = classes[nearest]  # items k, nearest first
@@ -45,8 +52,8 @@ def nearest_neighbour_accuracy(
         first = torch.full_like(votes, k).scatter_reduce(
             1, theirs, rank.expand_as(theirs), "amin", include_self=True
         )
-        right += int(((votes * (k + 1) - first).argmax(1) == labels).sum())
-    return right / len(wanted)
+        right.append((votes * (k + 1) - first).argmax(1) == labels)
+    return torch.cat(right)
 
 
 def _checked(items: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from topocaps.errors import BadInput, NonFinite
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
+
+Labelled = tuple[Tensor, Tensor]  #: features (items, features) and classes (items,)
 
 LABELS = (10, 30, 100, 300, 1000, 3000, 10_000)
 STRENGTH = 0.5  # of the penalty on weights, for standardised features: scikit-learn's own C = 1
@@ -34,14 +36,16 @@ class Probe:
         """Scores of the classes."""
         return ((features - self.mean) / self.scale) @ self.weight.T + self.bias
 
+    def hits(self, features: Tensor, classes: Tensor) -> Tensor:
+        """Whether each item is classified as it should be: (items,)."""
+        return self(features).argmax(1) == classes
+
     def accuracy(self, features: Tensor, classes: Tensor) -> float:
-        return (self(features).argmax(1) == classes).float().mean().item()
+        return self.hits(features, classes).float().mean().item()
 
 
-def linear_probe_accuracy(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], strength: float = STRENGTH
-) -> float:
-    """Of the best probe on training codes (items, ...) and classes, on those of the test."""
+def linear_probe_accuracy(train: Labelled, test: Labelled, strength: float = STRENGTH) -> float:
+    """The test accuracy of the best probe on training codes (items, ...) and their classes."""
     return fit_probe(train[0].flatten(1), train[1], strength).accuracy(test[0].flatten(1), test[1])
 
 
@@ -99,11 +103,29 @@ def _whitening(standard: Tensor) -> Tensor:
     return (axes[:, kept] / variances[kept].sqrt()).to(standard)
 
 
+def whitened_accuracies(train: Labelled, tests: Mapping[str, Labelled]) -> dict[str, float]:
+    """The accuracy on every test set of one probe of whitened features, fitted to ``train``."""
+    probe = fit_probe(*train, whiten=True)
+    return {name: probe.accuracy(*test) for name, test in tests.items()}
+
+
+def refitted_accuracies(
+    trains: Mapping[str, Labelled], tests: Mapping[str, Labelled]
+) -> dict[str, float]:
+    """The accuracy on every test set of a probe of its own, fitted to the training set of its name.
+
+    This measures what can still be read off moved items, and ``whitened_accuracies`` whether it
+    can be read in the same place. Smith et al. do not say which of the two their Table 1 is.
+    """
+    if missing := tests.keys() - trains.keys():
+        raise BadInput(f"there is no training set for {', '.join(sorted(missing))}")
+    return {
+        name: whitened_accuracies(trains[name], {name: test})[name] for name, test in tests.items()
+    }
+
+
 def accuracy_by_labels(
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
-    labels: Sequence[int] = LABELS,
-    seed: int = 0,
+    train: Labelled, test: Labelled, labels: Sequence[int] = LABELS, seed: int = 0
 ) -> dict[int, float]:
     """{labels used: accuracy on test}; as many of every class as the number allows."""
     features, classes = train

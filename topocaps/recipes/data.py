@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from topocaps.data.mnist_files import SIDE, Digits, digit_splits
+from topocaps.data.mnist_files import LECUN_1998, SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.data.sprite_images import growing_sprites, sprites
+from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
 from topocaps.recipes.fingerprint import stable
@@ -38,6 +38,7 @@ class Splits:
 class Sprites:
     """Sprites, or dSprites where its file is given; a fifth of the orbits is held out."""
 
+    citations: ClassVar[tuple[str, ...]] = (MATTHEY_2017,)
     resolution: int = 64
     speed: float = 1.0
     moving: tuple[str, ...] = ()  #: factors that do; all where empty
@@ -77,6 +78,7 @@ class Sprites:
 class GrowingSprites:
     """Sprites that grow, and do not come round; a fifth of them is held out."""
 
+    citations: ClassVar[tuple[str, ...]] = (MATTHEY_2017,)
     resolution: int = 32
 
     def __post_init__(self) -> None:
@@ -102,6 +104,7 @@ class Mnist:
     The other 12,000 training images are for choices; see ``topocaps.data.mnist``.
     """
 
+    citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
     evaluated: int | None = None  #: test sequences of each factor; all images where None
     motion: str = "single"  #: which factors move together
     #: index (row and column) of the pixel about which digits turn and scale; the middle where None
@@ -136,6 +139,8 @@ class Mnist:
 class StillMnist:
     """Digits as they are, grey and upright: sequences of one frame, with their class."""
 
+    citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
+
     def identity(self) -> dict[str, Any]:
         return stable("mnist-images")
 
@@ -147,6 +152,7 @@ class StillMnist:
 class MovedMnist:
     """Digits, each moved at random within bounds, anew whenever it is seen."""
 
+    citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
     degrees: float = 0.0
     canvas: int = 28
     shift: float | None = 0.0  #: pixels; None: to wherever all ink is on the canvas
@@ -185,6 +191,7 @@ class OwnSequences:
     sequence alike: of few clips a model else learns the places by heart.
     """
 
+    citations: ClassVar[tuple[str, ...]] = ()
     path: str
     frames: int | None = None
     stride: int | None = None
@@ -231,7 +238,7 @@ def _of_mnist(
     folder: Path | None, make: Callable[[Digits], SequenceSet], each: int | None = None
 ) -> Splits:
     parts = digit_splits(folder)
-    train, validation, test = (make(part) for part in parts)
+    train, validation, test = (replace(make(part), citations=part.citations) for part in parts)
     return Splits(train, test, parts[0].source, "test images", each, validation)
 
 

@@ -14,6 +14,7 @@ from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.data import MovedMnist, StillMnist
 from topocaps.recipes.fingerprint import of_part_whole, stable
 from topocaps.recipes.recipe import Recipe
+from topocaps.references import references
 from topocaps.training import Adam, Precision, Training
 
 
@@ -27,6 +28,11 @@ class PartWholeRecipe(BaseRecipe):
     def __post_init__(self) -> None:
         if self.probed is not None:
             whole_number("probed", self.probed)
+
+    @property
+    def citations(self) -> tuple[str, ...]:
+        """BibTeX entries of the model and of the data."""
+        return references(PartWhole, self.data)
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> PartWhole:
         check_seed(seed)

@@ -16,6 +16,7 @@ from topocaps.models import MODELS, VAE, TopographicVAE
 from topocaps.networks import Fan, Likelihood, Norm
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.fingerprint import of_topography, stable
+from topocaps.references import references
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,11 @@ class Recipe(BaseRecipe):
                 "a VAE has no W to learn, no energies to add epsilon to, and no capsules that "
                 "could be sparse"
             )
+
+    @property
+    def citations(self) -> tuple[str, ...]:
+        """BibTeX entries of the model and of the data."""
+        return references(self.model, self.data)
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""

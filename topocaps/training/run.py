@@ -12,24 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
 from topocaps.building import build
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, NonFinite, check_seed
-from topocaps.files import read_json, write_atomically, write_json
+from topocaps.files import read_json, read_weights, write_atomically, write_json, write_weights
 from topocaps.generative import GenerativeModel, check_values
 from topocaps.latents.topography import Topography
 from topocaps.machine import free_memory
-from topocaps.tracking import events_in, numbers
+from topocaps.references import references
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
 from topocaps.training.validation import best_epoch
-from topocaps.training.watching import Watcher, on_terminal
+from topocaps.training.watching import EpochLog, Watcher, on_terminal
 from topocaps.wording import counted
 
 LOOKED_AT = 16  # sequences, before training
@@ -50,6 +48,11 @@ class Run:
         went = self.failure or f"{counted(len(self.history), 'epoch')} in {self.seconds:.0f} s"
         where = "" if self.folder is None else f", in {self.folder.path}"
         return f"Run({type(self.model).__name__}: {went} on {self.device}{where})"
+
+    @property
+    def citations(self) -> tuple[str, ...]:
+        """BibTeX entries of the model."""
+        return references(self.model)
 
     @property
     def best_epoch(self) -> int | None:
@@ -231,19 +234,17 @@ def _train_group(
     watcher: Watcher,
 ) -> list[Run]:
     def on_epoch(progress: list[Progress]) -> None:
-        for member, one, events in zip(group, progress, trackers, strict=True):
+        for member, one, log in zip(group, progress, logs, strict=True):
             member.write_history(one)
-            if events is not None and one.history and one.history[-1]["step"] == one.step:
-                events.log(one.step, numbers(one.history[-1]))
+            if one.history and one.history[-1]["step"] == one.step:
+                log.write(one.history[-1])
 
     def on_failure(place: int, one: Progress) -> None:
         folder = group[place].folder
         if folder is not None:
             write_json(folder.failure, {"failure": one.failed, "epochs": len(one.history)})
 
-    trackers = [
-        None if member.folder is None else events_in(member.folder.events) for member in group
-    ]
+    logs = [EpochLog(member.folder) for member in group]
     homes = [next(member.model.parameters()).device for member in group]
     before = [
         {name: value.detach().clone() for name, value in member.model.state_dict().items()}
@@ -272,10 +273,9 @@ def _train_group(
                     "there is not enough memory for one model: take a smaller batch"
                 ) from None
         finally:
-            for member, home, events in zip(group, homes, trackers, strict=True):
+            for member, home, log in zip(group, homes, logs, strict=True):
                 member.model.to(home)
-                if events is not None:
-                    events.finish()
+                log.finish()
     if progress is None:
         # another program has taken what was free: go on in halves, from the last states
         for member, values in zip(group, before, strict=True):
@@ -292,11 +292,8 @@ def _train_group(
         if member.folder is not None and one.failed:
             member.write_history(one)
         elif member.folder is not None:
-            tensors = member.model.state_dict().items()
-            # clones: networks that share a module share its memory, which the format refuses
-            clones = {name: value.detach().cpu().contiguous().clone() for name, value in tensors}
             member.write_history(one)
-            write_atomically(member.folder.weights, save(clones))
+            write_weights(member.folder.weights, member.model)
         device = describe_device(where)
         runs.append(Run(member.model, one.history, one.seconds, device, member.folder, one.failed))
     return runs
@@ -316,11 +313,7 @@ def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeMod
         if settings.get("model") is None:
             raise BadInput(f"{run} has networks of your own: pass a model to load the weights into")
         model = build(settings["model"])
-    try:
-        model.load_state_dict(load_file(folder.weights))
-    except (SafetensorError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{folder.weights} does not fit the model: {reason}") from error
+    read_weights(folder.weights, model)
     return model.eval()
 
 

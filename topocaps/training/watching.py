@@ -1,13 +1,16 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines in a log."""
+"""Who is told about a training run: a person, and loggers that write into its folder."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from topocaps.training.folder import RunFolder
 
 
 class Watcher(Protocol):
@@ -17,6 +20,43 @@ class Watcher(Protocol):
     def step(self, step: int, terms: dict[str, float]) -> None: ...
     def epoch(self, record: dict[str, Any]) -> None: ...
     def finish(self) -> None: ...
+
+
+class Logger(Protocol):
+    """Writes the numbers of one run, epoch by epoch."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
+    def finish(self) -> None: ...
+
+
+#: Each is called with the folder of every run that has one, and returns a logger or ``None``.
+#: ``import topocaps`` adds TensorBoard's.
+LOGGERS: list[Callable[[RunFolder], Logger | None]] = []
+
+
+class EpochLog:
+    """The loggers of one run. A run without a folder has none."""
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        made = [] if folder is None else [make(folder) for make in LOGGERS]
+        self._loggers = [logger for logger in made if logger is not None]
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        for logger in self._loggers:
+            logger.log(record["step"], numbers(record))
+
+    def finish(self) -> None:
+        for logger in self._loggers:
+            logger.finish()
+
+
+def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in the record of an epoch, except for the step that they belong to."""
+    return {
+        name: value
+        for name, value in record.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
+    }
 
 
 class Silent:

@@ -1,4 +1,4 @@
-"""A model as ONNX files, for programs without PyTorch: encoder, roll and decoder."""
+"""Export a model to ONNX files for programs without PyTorch: encoder, roll and decoder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OPSET = 18
 
 
 class NotTheSame(TopocapsError, ArithmeticError):
-    """What was exported computes something else than the model; names the part and by how much."""
+    """An exported part differs from the model by more than the tolerance."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of a model, and how far the numbers of each are from the model's own."""
+    """The files of a model, and how far the output of each is from the model's own."""
 
     encoder: Path  #: x (batch, frames, *frame) to t
     roll: Path  #: t (batch, time, capsules, *shape) and steps (axes of shape,) to rolled
@@ -41,10 +41,11 @@ def export(
 ) -> Exported:
     """Write encoder.onnx, roll.onnx and decoder.onnx of a model into ``folder``.
 
-    The encoder takes sequences of ``frames`` frames, any number of them: W depends on how long they
-    are. It gives what ``model.encode`` does, undrawn. All three are compared with the model, in
-    onnxruntime, before any is written; a largest difference over ``tolerance`` (for numbers over 1:
-    that part of the largest) is refused.
+    The encoder takes any number of sequences of ``frames`` frames, because W depends on their
+    length. It computes ``model.encode`` without sampling. Before any file is written, all three are
+    run in onnxruntime and compared with the model. ``NotTheSame`` is raised when the largest
+    absolute difference exceeds ``tolerance`` times the largest output, or times 1 if that is
+    smaller.
     """
     _check_packages()
     frames = whole_number("frames", frames)
@@ -75,7 +76,7 @@ def export(
 
 
 class Encoder(nn.Module):
-    """x to t, as ``model.encode`` without its checks: these look at values."""
+    """x to t, as ``model.encode`` without its checks, which depend on values."""
 
     def __init__(self, model: SequenceModel) -> None:
         super().__init__()
@@ -106,14 +107,14 @@ class Roll(nn.Module):
         self.cyclic, self.axes = model.topography.cyclic, len(model.topography.shape)
         sites = model.topography.shape[0]
         beyond = torch.zeros(1, 1, model.topography.capsules, *model.topography.shape)
-        # a capsule that is rolled all the way out leaves what comes in
+        # the value that enters at an open end: what is left after a roll by all sites
         self.fill = 0.0 if self.cyclic else model.roll(beyond, sites).flatten()[0].item()
 
     def forward(self, t: Tensor, steps: Tensor) -> Tensor:
         for axis in range(self.axes):
             whole = steps[axis].floor()
             part, dim = steps[axis] - whole, axis - self.axes
-            place = torch.arange(t.shape[dim]) - whole.long()  # where each site's value comes from
+            place = torch.arange(t.shape[dim]) - whole.long()  # the source index of each site
             t = (1 - part) * self._take(t, place, dim) + part * self._take(t, place - 1, dim)
         return t
 
@@ -127,7 +128,7 @@ class Roll(nn.Module):
 
 @contextmanager
 def _unchecked_distributions() -> Iterator[None]:
-    """Distributions look at their values, which a trace does not have."""
+    """Switch off the argument checks of distributions, which depend on values."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
@@ -138,14 +139,14 @@ def _unchecked_distributions() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one file computes, and an example of it."""
+    """The module of one file, with example inputs and outputs."""
 
     module: nn.Module
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
     def onnx(self, name: str) -> bytes:
-        """The file, traced with other numbers of sequences and frames than the example's."""
+        """The content of the file, traced with other numbers of items than the example."""
         batch, time = Dim("batch"), Dim("time")
         shown = dict(self.inputs)
         axes: dict[str, Any] = dict.fromkeys(shown)
@@ -171,7 +172,7 @@ class _Part:
         return program.model_proto.SerializeToString()
 
     def difference(self, name: str, content: bytes, tolerance: float) -> float:
-        """How far what onnxruntime makes of the example is from the model's, at most."""
+        """The largest absolute difference between onnxruntime's outputs and the model's."""
         import onnxruntime
 
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -188,7 +189,7 @@ class _Part:
 
 
 def _check(model: SequenceModel) -> tuple[int, ...]:
-    """Refuse what cannot be exported; the shape of its frames."""
+    """Refuse a model that cannot be exported; return the shape of its frames."""
     if not isinstance(model, SequenceModel):
         raise BadInput(f"only a TopographicVAE or a VAE is exported, not a {type(model).__name__}")
     kinds = {parameter.dtype for parameter in model.parameters()}

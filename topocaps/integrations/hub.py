@@ -1,20 +1,27 @@
-"""Models in the layout of the Hugging Face Hub: saved, pushed, and taken back. Never a pickle."""
+"""Save models in the layout of the Hugging Face Hub, push them, and load them back.
+
+Weights are safetensors; a pickle is never opened. Saving to a folder and loading from one need no
+package. ``push``, and ``from_pretrained`` of a repository, use ``huggingface_hub``.
+"""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-
 from topocaps.building import build
 from topocaps.errors import BadInput
-from topocaps.files import make_folder, read_json, write_atomically, write_json
+from topocaps.files import (
+    make_folder,
+    read_json,
+    read_weights,
+    write_atomically,
+    write_json,
+    write_weights,
+)
 from topocaps.generative import GenerativeModel
 from topocaps.version import __version__
 
@@ -24,7 +31,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 @dataclass(frozen=True)
 class About:
-    """What a model card says beside what the model itself does."""
+    """What a model card says in addition to the model's own settings."""
 
     text: str = ""
     title: str = ""
@@ -42,48 +49,46 @@ def save_pretrained(
 ) -> Path:
     """Write config.json, model.safetensors and README.md, the model card, into ``folder``.
 
-    ``repo_id`` is where the card says that it can be had.
+    The card shows how to load the model from ``repo_id``.
     """
     if model.config is None:
         raise BadInput("networks of your own have no config that others could rebuild them from")
     folder = make_folder(Path(folder))
     about = About(about) if isinstance(about, str) else about
-    told = {"library_name": LIBRARY, "library_version": __version__, "model": model.config}
-    # clones: networks that share a module share its memory, which the format refuses
-    tensors = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in model.state_dict().items()
-    }
-    write_json(folder / CONFIG, told)
-    write_atomically(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    config = {"library_name": LIBRARY, "library_version": __version__, "model": model.config}
+    write_json(folder / CONFIG, config)
+    write_weights(folder / WEIGHTS, model)
     write_atomically(folder / CARD, card(model, about, repo_id))
     return folder
 
 
-def from_pretrained(source: str | Path, revision: str | None = None) -> GenerativeModel:
-    """The model in a folder, or of a repository on the Hub ("owner/name") at a ``revision``."""
+def from_pretrained(
+    source: str | Path, revision: str | None = None, **options: Any
+) -> GenerativeModel:
+    """Load a model from a folder, or from a repository on the Hub ("owner/name").
+
+    ``revision`` is a branch, a tag or a commit of the repository. ``options`` are those of
+    ``huggingface_hub.snapshot_download``, such as ``token``, ``cache_dir`` and
+    ``local_files_only``.
+    """
     folder = Path(source)
     if folder.is_dir():
         if revision is not None:
             raise BadInput(f"{source} is a folder, which has no revision {revision!r}")
     else:
-        folder = _download(str(source), revision)
-    told = read_json(folder / CONFIG)
-    if not isinstance(told, dict) or told.get("library_name") != LIBRARY:
+        folder = _downloaded(str(source), revision, options)
+    config = read_json(folder / CONFIG)
+    if not isinstance(config, dict) or config.get("library_name") != LIBRARY:
         raise BadInput(f"{folder / CONFIG} is not of a {LIBRARY} model")
     try:
-        model = build(told["model"])
+        model = build(config["model"])
     except (KeyError, TypeError) as error:
-        made = told.get("library_version")
+        made = config.get("library_version")
         raise BadInput(
             f"{folder / CONFIG}, made by {LIBRARY} {made}, is not what {__version__} builds: "
             f"{error}"
         ) from error
-    try:
-        model.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{folder / WEIGHTS} does not fit the model: {reason}") from error
+    read_weights(folder / WEIGHTS, model)
     return model.eval()
 
 
@@ -95,22 +100,29 @@ def push(
     private: bool = False,
     revision: str | None = None,
     message: str = f"{LIBRARY} {__version__}",
+    **options: Any,
 ) -> str:
-    """Put a model into a repository on the Hub, made where there is none; the commit's address.
+    """Push a model to a repository on the Hub, created if need be; return the commit's URL.
 
-    ``revision`` is a branch that is there. Who may write is what ``hf auth login`` has settled.
+    ``revision`` is an existing branch. ``options`` are those of
+    ``huggingface_hub.ModelHubMixin.push_to_hub``, such as ``token`` and ``create_pr``. Writing
+    needs a token, or a login by ``hf auth login``.
     """
-    hub = _hub()
-    with tempfile.TemporaryDirectory() as folder:
-        save_pretrained(model, folder, about, repo_id)
-        try:
-            hub.create_repo(repo_id, private=private, exist_ok=True)
-            commit = hub.upload_folder(
-                repo_id=repo_id, folder_path=folder, commit_message=message, revision=revision
-            )
-        except (OSError, ValueError) as error:
-            raise BadInput(f"cannot push to {repo_id}: {_first_line(error)}") from error
-    return str(commit.commit_url)
+    mixin: Any = _package().ModelHubMixin
+
+    class Pushed(mixin):
+        def _save_pretrained(self, save_directory: Path) -> None:
+            save_pretrained(model, save_directory, about, repo_id)
+
+    try:
+        url = Pushed().push_to_hub(
+            repo_id, private=private, branch=revision, commit_message=message, **options
+        )
+    except BadInput:
+        raise
+    except Exception as error:  # the Hub's errors, and those of its HTTP client
+        raise BadInput(f"cannot push to {repo_id}: {_first_line(error)}") from error
+    return str(url)
 
 
 def card(model: GenerativeModel, about: About, repo_id: str) -> str:
@@ -133,7 +145,7 @@ def card(model: GenerativeModel, about: About, repo_id: str) -> str:
         f"# {about.title or kind}",
         about.text,
         f"A `{kind}` of {LIBRARY} {__version__}.",
-        f"```python\nfrom {LIBRARY}.hub import from_pretrained\n\n"
+        f"```python\nfrom {__name__} import from_pretrained\n\n"
         f'model = from_pretrained("{repo_id}")  # or this folder\n```',
     ]
     if about.metrics:
@@ -144,25 +156,26 @@ def card(model: GenerativeModel, about: About, repo_id: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _download(repo_id: str, revision: str | None) -> Path:
-    """The files of a repository that matter, in the Hub's cache."""
+def _downloaded(repo_id: str, revision: str | None, options: Mapping[str, Any]) -> Path:
+    """The folder of a repository's files in the cache of ``huggingface_hub``."""
     if repo_id.count("/") != 1 or repo_id.startswith((".", "/", "~")):
         raise BadInput(f"{repo_id} is neither a folder nor a repository (owner/name)")
-    hub = _hub()
+    download = _package().snapshot_download
     try:
-        found = hub.snapshot_download(repo_id, revision=revision, allow_patterns=[CONFIG, WEIGHTS])
-    except (OSError, ValueError) as error:
+        return Path(
+            download(repo_id, revision=revision, allow_patterns=[CONFIG, WEIGHTS], **options)
+        )
+    except Exception as error:  # the Hub's errors, and those of its HTTP client
         raise BadInput(
             f"{repo_id} is no folder here, and cannot be had from the Hub: {_first_line(error)}"
         ) from error
-    return Path(found)
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _hub() -> Any:
+def _package() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:

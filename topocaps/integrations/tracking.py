@@ -1,11 +1,11 @@
-"""Training that others can follow: every epoch's numbers to TensorBoard, W&B or trackio.
-
-A run with a folder writes TensorBoard's files there by itself, where that is installed; what is
-here is for runs without one, and for the others.
+"""Send the numbers of every epoch to TensorBoard, W&B or trackio.
 
 ::
 
     fit(model, sequences, watcher=track(on_terminal("training"), TensorBoard("runs/mine")))
+
+A run with a folder needs no tracker for TensorBoard: where TensorBoard is installed, ``fit`` writes
+event files into the folder.
 """
 
 from __future__ import annotations
@@ -15,20 +15,17 @@ import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from topocaps.errors import BadInput
+from topocaps.training.folder import RunFolder
+from topocaps.training.watching import Logger, Watcher, numbers
 
-if TYPE_CHECKING:
-    from topocaps.training.watching import Watcher
 
-
-class Tracker(Protocol):
-    """Where numbers go: told the settings first, then numbers by step."""
+class Tracker(Logger, Protocol):
+    """A logger that is told the settings of the run first."""
 
     def start(self, settings: Mapping[str, Any]) -> None: ...
-    def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
-    def finish(self) -> None: ...
 
 
 class TensorBoard:
@@ -54,7 +51,7 @@ class TensorBoard:
 
 
 class Service:
-    """W&B or trackio, whose functions are the same: ``options`` are those of their ``init``."""
+    """W&B or trackio, which have the same functions; ``options`` go to their ``init``."""
 
     def __init__(self, package: str, project: str, **options: Any) -> None:
         self._service = _package(package, package, f" {package}")
@@ -76,12 +73,12 @@ def wandb(project: str, **options: Any) -> Service:
 
 
 def trackio(project: str, **options: Any) -> Service:
-    """trackio, which keeps its numbers on this machine unless told otherwise."""
+    """trackio, which stores its numbers on this machine by default."""
     return Service("trackio", project, **options)
 
 
 class Tracked:
-    """A watcher that is told everything, and a tracker that is told the numbers of epochs."""
+    """A watcher, and a tracker that is told the numbers of every epoch."""
 
     def __init__(self, watcher: Watcher, tracker: Tracker, settings: Mapping[str, Any]) -> None:
         self._watcher, self._tracker, self._settings = watcher, tracker, settings
@@ -107,34 +104,25 @@ class Tracked:
 def track(
     watcher: Watcher, tracker: Tracker | None = None, settings: Mapping[str, Any] | None = None
 ) -> Watcher:
-    """``watcher``, and a ``tracker`` beside it: TensorBoard unless given.
+    """Add a ``tracker`` to a ``watcher``; TensorBoard by default.
 
-    ``settings`` are what the tracker shows of the run. Of models that are trained together, a
-    watcher is told of the first that goes on.
+    The tracker records ``settings`` with the run. When several models are trained together, a
+    watcher, and so the tracker, follows the first of them that is still finite.
     """
     return Tracked(watcher, tracker or TensorBoard(), settings or {})
 
 
-def events_in(folder: Path) -> TensorBoard | None:
-    """Files for TensorBoard in a run's folder, where it is installed."""
+def events_in(folder: RunFolder) -> TensorBoard | None:
+    """TensorBoard's event files in the folder of a run; ``None`` where it is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         return None
-    tracker = TensorBoard(folder)
+    tracker = TensorBoard(folder.events)
     tracker.start({})
     return tracker
 
 
-def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """What can be drawn of a record: its numbers, but for the step they are drawn over."""
-    return {
-        name: value
-        for name, value in record.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
-    }
-
-
 def _package(module: str, package: str, beside: str) -> Any:
-    """A module when it is needed; of services, the extra installs none."""
+    """Import a module when it is needed; the extra installs TensorBoard, not the services."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -54,6 +54,7 @@ class PyroPartWhole:
     draw one for each selection: from a guide or, for NUTS, from ``init_to_value``.
     """
 
+    citations = PartWhole.citations
     max_plate_nesting: ClassVar[int] = 2  #: images, and the capsules of a layer
 
     def __init__(self, capsules: PartWhole, name: str = "part_whole") -> None:

@@ -1,4 +1,4 @@
-"""Small models that come with the package, to play with before anything is trained."""
+"""Small trained models that ship with the package."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 from topocaps.errors import BadInput
 from topocaps.generative import GenerativeModel
-from topocaps.hub import CONFIG, from_pretrained
+from topocaps.integrations.hub import CONFIG, from_pretrained
 
 FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """Of the models there are."""
+    """The names of the models."""
     return sorted(path.parent.name for path in FOLDER.glob(f"*/{CONFIG}"))
 
 
 def pretrained(name: str) -> GenerativeModel:
-    """One of them; what it is, how it was made and how well it does, says README.md beside it."""
+    """Load a model by name. Its README.md says how it was trained and how well it does."""
     if name not in names():
         raise BadInput(f"there is no trained model {name!r}; there are {', '.join(names())}")
     return from_pretrained(FOLDER / name)

@@ -1,7 +1,8 @@
-"""Make a model of the package: ``python -m topocaps.trained sprites``.
+"""Train a model that ships with the package: ``python -m topocaps.integrations.pretrained NAME``.
 
-Trains its recipe into runs/trained-NAME (stop it and run it again as you like), rounds the weights
-to float16, measures them so, and writes them with their card into the package.
+The command trains the model's recipe into runs/trained-NAME; stopped, it goes on when it is run
+again. It rounds the weights to float16, measures the rounded model, and writes it with its card
+into the package.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from pathlib import Path
 from topocaps.errors import BadInput
 from topocaps.examine.examination import EVALUATION_SEED
 from topocaps.examine.topographic import how_to_walk
-from topocaps.hub import About, save_pretrained
+from topocaps.integrations.hub import About, save_pretrained
+from topocaps.integrations.pretrained import FOLDER
 from topocaps.metrics import evaluate
 from topocaps.recipes import find
 from topocaps.sequence_model import SequenceModel
 from topocaps.study import Job, data_of, run_job
-from topocaps.trained import FOLDER
 
-#: name: recipe, and what is changed of it
+#: name: the recipe, and the settings that are changed
 MADE = {"sprites": ("sprites/tvae", ("hidden=200,150", "training.epochs=30"))}
 
 TEXT = """\
@@ -28,12 +29,12 @@ trained on one CPU core in {seconds:.0f} s; weights are rounded to float16. The 
 these weights, on {sequences:,} sequences of {split}. Made by
 
 ```
-OMP_NUM_THREADS=1 python -m topocaps.trained {name}
+OMP_NUM_THREADS=1 python -m topocaps.integrations.pretrained {name}
 ```"""
 
 
 def make(name: str) -> Path:
-    """The folder of a model, trained where it is not yet."""
+    """Train a model, unless its run is finished, and write it; return its folder."""
     if name not in MADE:
         raise BadInput(f"what can be made is {', '.join(MADE)}, not {name!r}")
     recipe, changes = MADE[name]
@@ -52,7 +53,8 @@ def make(name: str) -> Path:
         seconds=run.metrics["seconds"], sequences=found["sequences"],
     )  # fmt: skip
     about = About(text, f"A small {recipe}", license="mit", metrics=metrics)
-    return save_pretrained(model.half(), FOLDER / name, about, f"topocaps/trained/{name}")
+    repo_id = f"topocaps/integrations/pretrained/{name}"
+    return save_pretrained(model.half(), FOLDER / name, about, repo_id)
 
 
 if __name__ == "__main__":

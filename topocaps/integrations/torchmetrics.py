@@ -1,0 +1,295 @@
+"""The metrics of arrays as torchmetrics metrics: ``update`` batch by batch, then ``compute``.
+
+::
+
+    metric = MutualInformationGap(bins=20)
+    for x, factors in loader:
+        metric.update(model.encode(x), factors)
+    metric.compute()
+
+``compute`` gives what the function gives for all batches together; the batches of a merged state
+come first. Calling a metric (``forward``) also computes it for that batch alone, and most batches
+are too small for that: call ``update``.
+
+The settings of a function are keyword arguments of the constructor, beside the options that
+torchmetrics gives every ``Metric``. Any function becomes a metric in a line::
+
+    class Mine(FunctionMetric, of=my_function): ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput
+from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.disentanglement import dci, factor_vae_score, mig, sap
+from topocaps.metrics.equivariance import equivariance_errors
+from topocaps.metrics.lie import lie_error
+from topocaps.metrics.neighbours import nearest_neighbour_hits, topographic_smoothness
+from topocaps.metrics.probes import STRENGTH, Probe, fit_probe
+from topocaps.metrics.traversal import Traversal, prediction
+from topocaps.references import cites, references
+
+try:
+    from torchmetrics import Metric
+    from torchmetrics.utilities import dim_zero_cat
+except ImportError as error:
+    raise BadInput(
+        "metrics with update and compute need the package torchmetrics: "
+        "pip install 'topocaps[metrics]'"
+    ) from error
+
+_COUNT = itertools.count()
+
+
+class FunctionMetric(Metric):
+    """The metric of a function, which a subclass names: ``class Gap(FunctionMetric, of=mig)``.
+
+    ``update`` takes the function's parameters in ``takes``; by default, those without a default.
+    All other parameters are settings. ``update`` stores what it is given, and ``compute`` calls the
+    function with all of it. With ``rows``, ``update`` calls the function with the batch and stores
+    its result, one row for every item: a tensor, or the attributes of these names. ``compute`` then
+    takes the mean of each.
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    function: ClassVar[Callable[..., Any]]
+    rows: ClassVar[tuple[str, ...]]
+    citations: ClassVar[tuple[str, ...]]  #: BibTeX entries, those of the function
+    _given: ClassVar[inspect.Signature]
+
+    def __init_subclass__(
+        cls,
+        *,
+        of: Callable[..., Any] | None = None,
+        takes: tuple[str, ...] = (),
+        rows: tuple[str, ...] = (),
+    ) -> None:
+        super().__init_subclass__()
+        if of is None:  # a subclass of the metric of a function
+            return
+        parameters = inspect.signature(of).parameters
+        takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
+        cls.function, cls.rows = staticmethod(of), rows
+        cls.citations = getattr(of, "citations", ())
+        cls._given = inspect.Signature([parameters[name] for name in takes])
+
+        def update(self: FunctionMetric, *batch: Any, **named: Any) -> None:
+            self._store(cls._given.bind(*batch, **named).arguments)
+
+        # a MetricCollection passes on the keyword arguments that a signature names
+        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.Signature([itself, *cls._given.parameters.values()])
+        update.__signature__ = signature  # type: ignore[attr-defined]
+        update.__doc__ = f"Add a batch: {', '.join(takes)}."
+        cls.update = update  # type: ignore[assignment, method-assign]
+
+    def __init__(self, **settings: Any) -> None:
+        parameters = inspect.signature(self.function).parameters
+        own = {name: settings.pop(name) for name in parameters if name in settings}
+        super().__init__(**settings)
+        for name, one in parameters.items():
+            if one.default is one.empty and name not in own and name not in self._given.parameters:
+                raise BadInput(f"{type(self).__name__} needs {name}=…")
+        self.settings = own
+        for name in self.rows or self._given.parameters:
+            self.add_state(name, [], dist_reduce_fx="cat")
+        if self.rows:
+            # A MetricCollection updates only one of several metrics with equal states. Rows of
+            # different settings may happen to be equal in the first batch; this number is not.
+            self.add_state("number", torch.tensor(next(_COUNT)), dist_reduce_fx="max")
+
+    def _store(self, batch: Mapping[str, Any]) -> None:
+        if self.rows:
+            found = self.function(**batch, **self.settings)
+            alone = isinstance(found, Tensor)
+            values = {name: found if alone else getattr(found, name) for name in self.rows}
+        else:
+            values = {name: torch.as_tensor(value) for name, value in batch.items()}
+            if len({value.shape[:1] for value in values.values()}) > 1:
+                shapes = " and ".join(str(tuple(value.shape)) for value in values.values())
+                raise BadInput(f"{' and '.join(values)} must be of the same items, not {shapes}")
+        for name, value in values.items():
+            getattr(self, name).append(value.detach())
+
+    def _stored(self) -> dict[str, Tensor]:
+        """Everything that was stored, by name."""
+        states = {name: getattr(self, name) for name in self.rows or self._given.parameters}
+        if any(isinstance(state, list) and not state for state in states.values()):
+            raise BadInput(f"{type(self).__name__} has seen no batch: call update first")
+        return {name: dim_zero_cat(state) for name, state in states.items()}
+
+    def score(self) -> Any:
+        """The function's own result, with its settings; with ``rows``, the mean of each."""
+        stored = self._stored()
+        if not self.rows:
+            return self.function(**stored, **self.settings)
+        return {name: value.mean() for name, value in stored.items()}
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """The numbers of ``score``: a tensor where there is one, else tensors by name."""
+        found = self.score()
+        if is_dataclass(found):
+            found = {field.name: getattr(found, field.name) for field in fields(found)}
+        if not isinstance(found, Mapping):
+            return _number(found)
+        numbers = {
+            name: _number(value)
+            for name, value in found.items()
+            if isinstance(value, float | Tensor)
+        }
+        return numbers if len(numbers) > 1 else numbers.popitem()[1]
+
+
+def _number(value: float | Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
+
+
+# Functions of codes and factors -------------------------------------------------------------------
+
+
+class MutualInformationGap(FunctionMetric, of=mig):
+    """``mig``."""
+
+    higher_is_better = True
+
+
+class SeparatedAttributes(FunctionMetric, of=sap):
+    """``sap``."""
+
+    higher_is_better = True
+
+
+class DisentanglementCompleteness(FunctionMetric, of=dci):
+    """``dci``: {"disentanglement", "completeness", "informativeness", "chance"}."""
+
+    higher_is_better = True
+
+
+class FactorVAEScore(FunctionMetric, of=factor_vae_score):
+    """``factor_vae_score``."""
+
+    higher_is_better = True
+
+
+class TopographicSmoothness(FunctionMetric, of=topographic_smoothness):
+    """``topographic_smoothness``: {"observed", "shuffled", "p_value"}."""
+
+    higher_is_better = True
+
+
+# Means over items ---------------------------------------------------------------------------------
+
+
+class EquivarianceError(
+    FunctionMetric, of=equivariance_errors, takes=("t", "axis"), rows=("errors",)
+):
+    """``equivariance_error``; settings ``rate`` and ``cyclic``."""
+
+    higher_is_better = False
+
+
+class LieEquivarianceError(
+    FunctionMetric,
+    of=lie_error,
+    takes=("x",),
+    rows=("derivative", "finite", "floor", "resampled"),
+):
+    """``lie_error`` of ``f`` under ``action``: {"derivative", "finite", "floor", "resampled"}."""
+
+    higher_is_better = False
+
+
+def _neighbour_hits(
+    codes: Tensor, classes: Tensor, train: tuple[Tensor, Tensor], k: int = 5
+) -> Tensor:
+    known = train[0].to(codes.device), train[1].to(codes.device)
+    return nearest_neighbour_hits(known, (codes, classes), k).double()
+
+
+class NearestNeighbourAccuracy(
+    FunctionMetric, of=_neighbour_hits, takes=("codes", "classes"), rows=("right",)
+):
+    """``nearest_neighbour_accuracy`` among ``train``, training codes and their classes."""
+
+    higher_is_better = True
+
+
+def _probe_hits(codes: Tensor, classes: Tensor, probe: Probe) -> Tensor:
+    return probe.hits(codes.flatten(1), classes).double()
+
+
+class LinearProbeAccuracy(
+    FunctionMetric, of=_probe_hits, takes=("codes", "classes"), rows=("right",)
+):
+    """``linear_probe_accuracy`` of a probe that is fitted once, to training codes and classes."""
+
+    higher_is_better = True
+
+    def __init__(
+        self, train: tuple[Tensor, Tensor], strength: float = STRENGTH, **options: Any
+    ) -> None:
+        super().__init__(probe=fit_probe(train[0].flatten(1), train[1], strength), **options)
+
+
+# Others -------------------------------------------------------------------------------------------
+
+
+class TraversalGain(
+    FunctionMetric,
+    of=prediction,
+    takes=("x", "predicted", "unseen", "factors"),
+    rows=tuple(Traversal.__dataclass_fields__),
+):
+    """The gain of predicted frames over a sequence's mean frame, as ``prediction`` defines it."""
+
+    higher_is_better = True
+
+    def score(self) -> Traversal:
+        return Traversal(**self._stored())
+
+    def compute(self) -> Tensor:
+        gain = self.score().overall
+        return _number(math.nan if gain is None else gain)
+
+
+@cites(*references(capcorr))
+def _rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> Tensor:
+    """Column, roll seen, true roll and agreement of every sequence; NaN where it was dropped."""
+    rows = [t.new_zeros(0, 4, dtype=torch.double)]
+    for column, found in observed_rolls(t, factors, rate).items():
+        seen = torch.stack([found.observed, found.true, found.agreements], 1).double()
+        dropped = seen.new_full((found.dropped, 3), math.nan)
+        both = torch.cat([seen, dropped])
+        rows.append(torch.cat([both.new_full((len(both), 1), column), both], 1).to(t.device))
+    return torch.cat(rows)
+
+
+class CapsuleCorrelation(FunctionMetric, of=_rolls, rows=("rolls",)):
+    """``capcorr``: {"capcorr_0": …}, a key for the column of every factor that moved."""
+
+    higher_is_better = True
+
+    def score(self) -> dict[int, CapCorr]:
+        """The values behind the correlations, by column."""
+        rolls = self._stored()["rolls"].cpu()
+        by_column = {}
+        for column in rolls[:, 0].unique().long().tolist():
+            mine = rolls[rolls[:, 0] == column, 1:]
+            seen = mine[~mine.isnan().any(1)]
+            observed, true, agreements = seen.unbind(1)
+            by_column[column] = CapCorr(observed, true, agreements, len(mine) - len(seen))
+        return by_column
+
+    def compute(self) -> dict[str, Tensor]:
+        return {f"capcorr_{n}": _number(one.correlation) for n, one in self.score().items()}
