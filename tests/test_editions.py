@@ -265,3 +265,41 @@ def test_seeds_in_two_groups_are_told_from_seeds_that_vary():
     assert not _in_two_groups([0.66, 0.64, 0.68], digits=2)
     assert not _in_two_groups([-188.1, -188.2, -189.9], digits=1)
     assert not _in_two_groups([1.0, 5.0], digits=0)
+
+
+ROWS = {
+    "encoders' initial weights": lambda e: f"fan-{e.encoder_fan}",
+    "decoder's initial weights": lambda e: f"fan-{e.decoder_fan}",
+    "added to an energy (epsilon)": lambda e: f"{e.epsilon:g}",
+    "added to an energy where L = 0": lambda e: f"{e.epsilon_single:g}",
+    "corners of W": lambda e: "full" if e.corners else "cut",
+    "norm of topographic models": lambda e: e.norm.value,
+    "K where L > 0": lambda e: str(e.reach),
+    "K where L = 0": lambda e: str(e.reach_single),
+    "clip where L > 0": lambda e: f"{e.clip:g}" if e.clip else "none",
+    "clip where L = 0": lambda e: f"{e.clip_single:g}" if e.clip_single else "none",
+    "centre of rotation": lambda e: "middle" if e.centre is None else f"{e.centre:g}",
+    "initial μ": lambda e: f"{e.mu:g}".replace("-", "−"),
+    "torus: learning rate, epochs": lambda e: f"{e.torus.optimiser.lr:g}, {e.torus.epochs}",
+    "torus: initial μ": lambda e: f"{e.torus_mu:g}".replace("-", "−"),
+    "products": lambda e: e.training.precision.value,
+}
+
+
+@pytest.mark.parametrize("title, found", [("MNIST", editions.MNIST), ("sprites", editions.SPRITES)])
+def test_the_page_of_differences_states_every_setting_of_every_edition(title, found):
+    page = (Path(__file__).parents[1] / "docs" / "differences.md").read_text()
+    header, _, *lines = next(
+        block for block in page.split("\n\n") if block.startswith(f"| {title}")
+    ).splitlines()
+    names = [cell.strip(" `") for cell in header.split("|")[4:-1]]
+    assert names == list(found)
+    rows = {cells[1].strip(): [c.strip() for c in cells[4:-1]] for cells in map(split, lines)}
+    if title == "MNIST":
+        assert rows.keys() == ROWS.keys() - {"added to an energy where L = 0"}
+    for label, cells in rows.items():
+        assert cells == [ROWS[label](found[name]) for name in names], label
+
+
+def split(line):
+    return line.split("|")

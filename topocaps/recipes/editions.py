@@ -130,6 +130,6 @@ SPRITES: Mapping[str, Edition] = {
         _of_sprites(_RELEASED, epsilon_single=1e-3),
         _of_sprites(_LETTER, clip=CLIP),
         _of_sprites(_SUBMISSION, reach_single=10, clip=CLIP),
-        _of_sprites(_SUBMISSION_RELEASED, reach_single=10),
+        _of_sprites(_SUBMISSION_RELEASED, epsilon_single=1e-3, reach_single=10),
     )
 }
