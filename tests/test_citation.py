@@ -1,6 +1,7 @@
 """Models, metrics and data sets name their sources, and CITATION.cff says what the package says."""
 
 import inspect
+import os
 import re
 from pathlib import Path
 
@@ -118,6 +119,7 @@ def test_sequences_remember_their_source():
     assert own.digest() == tc.Sequences(own.images, own.order, citations=("x",)).digest()
 
 
+@pytest.mark.skipif("TOPOCAPS_DATA" not in os.environ, reason="needs MNIST's files")
 def test_digits_remember_their_source():
     for some in tc.data.mnist():
         assert references(some) == (LECUN_1998,)
