@@ -38,16 +38,9 @@ from topocaps.student_t import studentize
 
 # Densities and divergences ------------------------------------------------------------------------
 
-_GENERATOR = torch.Generator().manual_seed(0)
-
-
-def numbers(*shape):
-    """The same in every order of the tests."""
-    return normal(*shape, generator=_GENERATOR)
-
-
-VALUE, LOGITS, OTHERS = (2 * numbers(3, 4, 6) for _ in range(3))
-Q = Normal(numbers(3, 4, 6), numbers(3, 4, 6).exp())
+GENERATOR = torch.Generator().manual_seed(0)
+VALUE, LOGITS, MEANS, LOG_SPREADS = (normal(3, 4, 6, generator=GENERATOR) for _ in range(4))
+Q = Normal(MEANS, LOG_SPREADS.exp())
 STANDARD = Normal(torch.zeros(3, 4, 6, **DOUBLE), 1.0)
 CERTAIN = torch.where(VALUE > 0, math.inf, -math.inf)
 
@@ -86,8 +79,8 @@ FORMS = {
         relaxed(0.7, LOGITS[..., 0], VALUE[..., 0]).sum(-1) + Q.log_prob(VALUE).sum((-2, -1)),
     ),
     "a draw of a presence": (
-        concrete.draw(LOGITS, VALUE / 2, 0.7),
-        (LOGITS + torch.special.ndtr(VALUE / 2).logit()) / 0.7,
+        concrete.draw(LOGITS, VALUE, 0.7),
+        (LOGITS + torch.special.ndtr(VALUE).logit()) / 0.7,
     ),
     "Student-t": (
         ProductOfStudentT(4, (6,)).log_prob(VALUE),
@@ -101,7 +94,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("found, wanted", FORMS.values(), ids=FORMS)
-def test_a_closed_form_is_that_of_its_reference(found, wanted):
+def test_a_closed_form_equals_its_reference(found, wanted):
     assert_same(found, wanted)
 
 
@@ -111,18 +104,17 @@ def test_the_kl_of_concrete_variables_is_an_integral(temperature):
     value = torch.linspace(-160, 160, 64_001, **DOUBLE)
     for apart in (0.0, 1e-3, 0.0199, 0.0201, 0.1, 0.5, -3.0, 9.0):
         q, p = (torch.tensor(one, **DOUBLE) for one in (0.4 + apart, 0.4))
-        log_q, log_p = (relaxed_far(value, one, temperature) for one in (q, p))
+        log_q, log_p = (logistic_log_density(value, one, temperature) for one in (q, p))
         assert_same(concrete.kl(q, p), torch.trapezoid(log_q.exp() * (log_q - log_p), value))
 
 
-def relaxed_far(value, logits, temperature):
-    """``relaxed`` as scipy has it: a logistic variable, divided by the temperature."""
+def logistic_log_density(value, logits, temperature):
+    """The logit of a relaxed Bernoulli variable is logistic; by scipy, which is exact far out."""
     known = stats.logistic(logits.item() / temperature, 1 / temperature)
     return torch.from_numpy(known.logpdf(value.numpy()))
 
 
 # The prior ----------------------------------------------------------------------------------------
-
 
 MOMENTS = {
     "three squares": (Topography(2, (5,), (3,)), 4),
@@ -173,7 +165,7 @@ def test_a_draw_of_the_prior_is_the_quotient_of_its_numbers(topography, frames, 
 
 # Estimators ---------------------------------------------------------------------------------------
 
-WEIGHTS = numbers(7, 3, 5)  # samples, batch, time
+WEIGHTS = normal(7, 3, 5, generator=GENERATOR)  # samples, batch, time
 
 
 def test_the_estimators_are_means_of_weights():
@@ -209,12 +201,11 @@ def test_the_bounds_of_a_model_are_those_of_its_weights():
     assert_same(log_px(Known(), x, 7), log_mean_exp_over_sequences(WEIGHTS))
     assert_same(log_px_paper(Known(), x, 7), paper_estimate(WEIGHTS))
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 0, 1, 1], [0, 0, 1, 0, 0]], dtype=torch.bool)
-    wanted = [w[:, there].exp().prod(-1).mean().log() for w, there in zip(*held(mask), strict=True)]
+    wanted = [
+        weights[:, present].exp().prod(-1).mean().log()
+        for weights, present in zip(WEIGHTS.unbind(1), mask, strict=True)
+    ]
     assert_same(log_px(Known(), x, 7, mask), torch.stack(wanted) / mask.sum(1))
-
-
-def held(mask):
-    return WEIGHTS.unbind(1), mask
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3])
@@ -223,7 +214,7 @@ def test_ways_are_summed_out_by_bayes_rule(ways, missing):
     """The sum over time is the log of the mean likelihood; its gradient, the posterior of ways."""
     mask = torch.rand(4, 5) > 0.4 if missing else torch.ones(4, 5, dtype=torch.bool)
     mask[:, 0] = True
-    log_likelihoods = (3 * numbers(ways, 4, 5)).where(mask, 0.0).requires_grad_()
+    log_likelihoods = (3 * normal(ways, 4, 5)).where(mask, 0.0).requires_grad_()
     frames, shares = summed_out(log_likelihoods, mask if missing else None)
     likelihoods = log_likelihoods.sum(-1).exp()
     assert_same(frames.sum(-1), likelihoods.mean(0).log())

@@ -134,7 +134,7 @@ def test_the_correlation_of_rolls_is_pearsons():
     assert found.agreement == pytest.approx(agreements.mean().item()) and found.dropped == 7
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.5, -1.0])
+@pytest.mark.parametrize("rate", [1.0, 0.5, -1.0, 4.0])
 def test_the_observed_roll_is_the_mode_of_the_best_rolls_of_capsules(rate):
     """Eq. 16 by loops, for latents of noise: the cosine of every capsule at every roll."""
     sites, frames, capsules = 6, 5, 4
@@ -235,13 +235,13 @@ class Shows(tc.VAE):
 
 def test_axes_are_chosen_by_frames_of_the_window_alone():
     """A dot goes down within the window and to the right after it: down is the axis."""
-    topography = tc.Topography(1, (5, 5), window=3)
-    x = torch.zeros(1, 5, 1, 5, 5)
-    for frame, (row, column) in enumerate([(0, 0), (1, 0), (0, 2), (0, 3), (4, 0)]):
+    topography = tc.Topography(1, (7, 7), window=3)
+    x = torch.zeros(1, 7, 1, 7, 7)
+    for frame, (row, column) in enumerate([(0, 0), (1, 0), (0, 2), (0, 3), (0, 4), (0, 5), (6, 0)]):
         x[0, frame, 0, row, column] = 1
     found = traversal(Shows.of(topography), x)
     assert found.axis.tolist() == [[0]]
-    assert found.unseen.tolist() == [[False, False, True, True, False]]
+    assert found.unseen.tolist() == [[False, False, True, True, True, True, False]]
 
 
 # Intervals ----------------------------------------------------------------------------------------
@@ -256,14 +256,15 @@ def test_the_interval_of_a_mean_is_196_standard_errors():
     )
 
 
-@pytest.mark.parametrize("ones", [1, 20])
+@pytest.mark.parametrize("ones", [1, 31])
 def test_the_interval_of_a_ratio_has_the_quantiles_of_resamples(ones):
-    """The number of ones among 40 that are drawn is binomial: its quantiles are known."""
-    values = torch.zeros(40)
+    """The number of ones among 62 that are drawn is binomial. Of 31, at most 23 are drawn with a
+    probability of 0.028: quantiles of 0.03 would be others."""
+    values = torch.zeros(62)
     values[-ones:] = 1
-    low, high = Mean(values, torch.ones(40)).interval(draws=40_000)
-    resampled = stats.binom(40, ones / 40)
-    assert (40 * low, 40 * high) == pytest.approx(resampled.ppf([0.025, 0.975]))
+    low, high = Mean(values, torch.ones(62)).interval(draws=40_000)
+    resampled = stats.binom(62, ones / 62)
+    assert (62 * low, 62 * high) == pytest.approx(resampled.ppf([0.025, 0.975]))
 
 
 def test_a_ratio_of_several_parts_is_the_mean_of_their_ratios():
@@ -337,3 +338,21 @@ def test_of_a_model_that_ignores_its_latents_bounds_are_the_evidence(samples):
         assert found[bound] == pytest.approx(evidence, rel=1e-5)
     paper = evidence + math.log(min(samples, 10))
     assert found["log_px_paper"] == pytest.approx(paper, rel=1e-5)
+
+
+def test_of_several_axes_the_share_of_a_factors_own_is_the_mean_over_capsules():
+    """One capsule goes down for one factor and to the right for another; the other stands still."""
+    x = torch.zeros(2, 5, 5, 2, 5, 5)
+    x[..., 1, :, :] = torch.rand(5, 5)
+    start = torch.rand(5, 5, 5)
+    for axis, frame in product(range(2), range(5)):
+        x[axis, :, frame, 0] = start.roll(frame, 1 + axis)
+    factors = torch.zeros(2, 5, 5, 2, dtype=torch.long)
+    factors[0, ..., 0] = factors[1, ..., 1] = torch.arange(5)
+    order, moving = torch.arange(50).reshape(10, 5), torch.arange(2).repeat_interleave(5)
+    sequences = tc.Sequences(
+        x.flatten(0, 2), order, factors.flatten(0, 2), ("down", "right"), moving
+    )
+    found = tc.evaluate(Shows.of(tc.Topography(2, (5, 5), window=3)), sequences, samples=1)
+    assert found["axes"] == {"down": [[1, 0], [0, 0]], "right": [[0, 1], [0, 0]]}
+    assert found["own_axis"] == {"down": 0.5, "right": 0.5}

@@ -119,3 +119,4 @@ def test_a_template_is_a_copy_where_it_is_nearer_than_nearly_all_strangers():
     assert AffineCopies(errors).nearest.tolist() == pytest.approx([0.3, 0.04, 0.04])
     assert AffineCopies(errors).share(strangers) == pytest.approx(2 / 3)
     assert AffineCopies(errors + 0.02 * (errors < 0.1)).share(strangers) == 0
+    assert AffineCopies(3 - 3 * torch.eye(2)).nearest.tolist() == [3, 3]
