@@ -146,6 +146,20 @@ def test_over_an_open_end_comes_the_mean_of_the_prior():
     assert_same(rolled[..., 2:], t[..., :3])
 
 
+def test_missing_frames_are_filled_round_the_ends_of_closed_time_alone():
+    """The last frame is next to the first, unless the window lies in the past or it is said."""
+    x, mask = torch.rand(2, 7, 1, 2, 3, **DOUBLE), torch.ones(2, 7, dtype=torch.bool)
+    mask[:, 4:] = False
+    for causal in (False, True):
+        model = tvae(Topography(2, (7,), window=3, causal=causal))
+        t = model.encode(x, mask=mask)
+        after, before = (
+            model.decode(model.roll(t[:, frame], steps)) for frame, steps in ((3, 3), (0, -1))
+        )
+        assert_same(model.fill(x, mask)[:, 6], after if causal else before)
+        assert_same(model.fill(x, mask, closed=False)[:, 6], after)
+
+
 @every_likelihood
 def test_decoders_and_encoders_are_distributions_of_their_outputs(likelihood):
     """With networks that do nothing, and a decoder that is given t less its centre."""

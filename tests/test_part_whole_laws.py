@@ -9,7 +9,8 @@ from small_capsules import both_poses, images_of, model_of
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from topocaps.capsules import Connection, Poses, concrete, poses
+from topocaps.capsules import Belief, Connection, Poses, concrete, poses
+from topocaps.capsules.free_form import optimise
 from topocaps.capsules.model import in_image
 
 
@@ -62,6 +63,14 @@ def test_the_turns_of_a_scene_are_turns_of_the_plane(frame_shape):
         cos, sin = math.cos(angle), math.sin(angle)
         wanted = torch.tensor([[cos, sin], [-sin, cos]], **DOUBLE)
         torch.testing.assert_close(linear, wanted, rtol=0, atol=1e-6)
+
+
+def test_the_inverse_of_a_map_with_little_area_mirrors_where_the_map_does():
+    """It is as large as the inverse of a map of the least area that is inverted."""
+    for sign in (1.0, -1.0):
+        small = torch.tensor([1e-3, 0.0, 0.0, 0.0, sign * 1e-3, 0.0], **DOUBLE)
+        wanted = torch.tensor([10.0, 0.0, 0.0, 0.0, sign * 10.0, 0.0], **DOUBLE)
+        torch.testing.assert_close(poses.inverse(small), wanted, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("stand", [False, True])
@@ -123,3 +132,44 @@ def test_attention_is_that_of_torch():
     added, _ = theirs(pool.before(queries), about, about)
     wanted = queries + added
     assert_same(pool(queries, items), wanted + pool.alone(wanted))
+
+
+def test_the_turn_of_a_scene_is_the_one_with_the_highest_bound():
+    model = model_of((2, 3), frame_shape=(1, 8, 8), turns=4)
+    x = images_of(model, 6, 2)
+    bounds = []
+    for turn in model.rotations.expand(6, 2, 4, 6).unbind(2):
+        beliefs = model.believe(x, turn)
+        values = [belief.values(model.temperature) for belief in beliefs]
+        bounds.append(model.bound(x, beliefs, values, turn).elbo)
+    best = torch.stack(bounds).argmax(0)
+    assert len(best.unique()) > 1
+    assert torch.equal(model.upright(x), model.rotations[best])
+
+
+def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
+    """By torch.optim: of logits, poses and logs of spreads."""
+    model = model_of((2, 3))
+    x = images_of(model, 3, 1)
+
+    def values(beliefs):
+        return [belief.values(model.temperature) for belief in beliefs]
+
+    monkeypatch.setattr(model, "draw", values)
+    leaves = [
+        [nn.Parameter(one.detach().clone()) for one in (b.logits, b.poses, b.spread.log())]
+        for b in model.believe(x)
+    ]
+    optimiser = torch.optim.Adam([leaf for layer in leaves for leaf in layer], lr=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 6)
+    wanted = []
+    for _ in range(7):
+        beliefs = [Belief(logits, where, spread.exp()) for logits, where, spread in leaves]
+        bound = model.bound(x, beliefs, values(beliefs)).elbo
+        wanted.append(bound.detach())
+        optimiser.zero_grad()
+        (-bound.sum()).backward()
+        optimiser.step()
+        schedule.step()
+    model.zero_grad()
+    assert_same(optimise(model, x, steps=6, lr=0.05).bounds, torch.stack(wanted))

@@ -153,6 +153,7 @@ def test_layers_of_a_stack_multiply_each_by_its_own_and_have_its_gradients():
 def test_weight_norm_is_that_of_torch():
     """Eq. 15: values, and gradients of lengths and directions."""
     ours, plain = Linear(4, 3, Norm.WEIGHT).double(), nn.Linear(4, 3).double()
+    torch.testing.assert_close(ours.weight, ours.direction, rtol=1e-6, atol=0)  # as it was drawn
     theirs = weight_norm(plain)
     length, direction = theirs.parametrizations.weight.parameters()
     with torch.no_grad():
