@@ -172,7 +172,8 @@ class ProductOfStudentT(Distribution):
         return z * u.square().mean(0).clamp_min(SMALLEST_ENERGY).rsqrt()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        logs = StudentT(float(self.nu)).log_prob(value)
+        nu = torch.tensor(self.nu, dtype=torch.result_type(value, 1.0))
+        logs = StudentT(nu).log_prob(value)
         return logs.flatten(logs.ndim - len(self.event_shape)).sum(-1) if self.event_shape else logs
 
     @property

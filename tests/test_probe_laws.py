@@ -1,0 +1,122 @@
+"""Probes, maps and templates against scikit-learn, scipy and counts by hand."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from references import DOUBLE, assert_same, normal
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+
+from topocaps.metrics import (
+    accuracy_by_labels,
+    axis_moved,
+    fit_probe,
+    neighbour_agreement,
+    pooled,
+    specialisation,
+)
+from topocaps.metrics.capsules import AffineCopies
+
+# Probes -------------------------------------------------------------------------------------------
+
+
+def blobs(count):
+    which = torch.randint(3, (count,))
+    return (0.7 * torch.eye(3, 4, **DOUBLE)[which] + normal(count, 4)) * 3 + 5, which
+
+
+def test_a_probe_is_scikit_learns_logistic_regression():
+    """With C = 1, on features of variance 1."""
+    features, classes = blobs(150)
+    standard = (features - features.mean(0)) / features.std(0, correction=0)
+    theirs = LogisticRegression(C=1.0, tol=1e-10, max_iter=2000)
+    theirs.fit(standard.numpy(), classes.numpy())
+    found = fit_probe(features, classes, steps=2000)
+    torch.testing.assert_close(found.weight, torch.from_numpy(theirs.coef_), rtol=0, atol=2e-4)
+    scores, wanted = (
+        one - one.mean(1, keepdim=True)
+        for one in (found(features), torch.from_numpy(theirs.decision_function(standard.numpy())))
+    )
+    torch.testing.assert_close(scores, wanted, rtol=0, atol=1e-3)
+
+
+def test_a_whitened_probe_is_that_of_uncorrelated_features_of_variance_one():
+    features, classes = blobs(150)
+    features = features @ normal(4, 4)
+    centred = features - features.mean(0)
+    values, axes = np.linalg.eigh(np.cov(features.T.numpy(), bias=True))
+    white = centred @ torch.from_numpy(axes / np.sqrt(values))
+    found = fit_probe(features, classes, steps=2000, whiten=True)(features)
+    wanted = fit_probe(white, classes, steps=2000)(white)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
+
+
+def test_few_labels_are_as_many_of_every_class():
+    """Of a class that is rare: with six labels two are of each class, and a probe knows all."""
+    classes = torch.cat([torch.zeros(500), torch.ones(500), torch.full((4,), 2.0)]).long()
+    features = 10 * torch.eye(3)[classes]
+    test = 10 * torch.eye(3), torch.arange(3)
+    for seed in range(3):
+        assert accuracy_by_labels((features, classes), test, labels=(3, 6), seed=seed) == {
+            3: 1,
+            6: 1,
+        }
+
+
+def test_pooled_features_are_mean_spread_and_peak():
+    t = normal(2, 3, 4, 2, 5)
+    sites = t.numpy().reshape(2, 3, 4, 10)
+    wanted = np.concatenate([sites.mean(-1), sites.std(-1), sites.max(-1)], -1)
+    assert_same(pooled(t), torch.from_numpy(wanted))
+
+
+@pytest.mark.parametrize("factors", [2, 3])
+def test_specialisation_is_one_less_the_entropy_of_motion(factors):
+    """How far directions turn, from frame to frame, in each factor's sequences."""
+    t = normal(4 * factors, 5, 3, 7)
+    moving = torch.zeros(4 * factors, 5, factors, dtype=torch.long)
+    for column in range(factors):
+        moving[4 * column : 4 * column + 4, :, column] = torch.arange(5)
+    centred = t - t.mean(-1, keepdim=True)
+    cosines = torch.cosine_similarity(centred[:, 1:], centred[:, :-1], -1)
+    motion = (1 - cosines).mean(1).unflatten(0, (factors, 4)).mean(1)  # factors capsules
+    wanted = 1 - stats.entropy(motion.numpy(), base=factors, axis=0)
+    assert specialisation(t, moving) == pytest.approx(wanted.mean(), rel=1e-9)
+
+
+# Maps and axes ------------------------------------------------------------------------------------
+
+
+def test_the_agreement_of_neighbours_is_counted_pair_by_pair():
+    classes = torch.tensor([[0, 0, 1], [2, 1, 1], [0, 2, 1], [0, 1, 2]])
+    images = torch.tensor([[0, 0, 1], [2, 3, 3], [4, 5, 6], [0, 7, 8]])
+    pairs = [
+        ((i, j), other)
+        for i, j in product(range(4), range(3))
+        for other in (((i + 1) % 4, j), (i, (j + 1) % 3))
+    ]
+    pairs = [two for two in pairs if images[two[0]] != images[two[1]]]
+    agree = sum((classes[one] == classes[other]).item() for one, other in pairs)
+    found = neighbour_agreement(classes, images, permutations=19)
+    assert found.observed == pytest.approx(agree / len(pairs), rel=1e-9)
+    assert (found.p_value * 20) == pytest.approx(round(found.p_value * 20))
+    assert neighbour_agreement(torch.zeros(3, 3), permutations=19).p_value == 1
+
+
+@pytest.mark.parametrize("noise, found", [(0.5, 0), (2.5, -1)])
+def test_only_what_a_roll_clearly_explains_has_moved(noise, found):
+    """The roll leaves 1 less the cosine: at most 0.8 of what any other roll leaves."""
+    start = normal(1, 1, 1, 40, 40)
+    t = torch.cat([start.roll(n, 3) for n in range(4)], 1) + noise * normal(1, 4, 1, 40, 40)
+    assert axis_moved(t).item() == found
+
+
+def test_a_template_is_a_copy_where_it_is_nearer_than_nearly_all_strangers():
+    errors = torch.tensor([[0.0, 0.3, 0.5], [0.3, 0.0, 0.04], [0.5, 0.04, 0.0]])
+    strangers = torch.linspace(0, 1, 21)  # one in twenty is below 0.05
+    assert AffineCopies(errors).nearest.tolist() == pytest.approx([0.3, 0.04, 0.04])
+    assert AffineCopies(errors).share(strangers) == pytest.approx(2 / 3)
+    assert AffineCopies(errors + 0.02 * (errors < 0.1)).share(strangers) == 0
+    assert AffineCopies(3 - 3 * torch.eye(2)).nearest.tolist() == [3, 3]
