@@ -34,7 +34,7 @@ from topocaps.evidence import (
     paper_estimate,
     summed_out,
 )
-from topocaps.student_t import studentize
+from topocaps.latents.student_t import studentize
 
 # Densities and divergences ------------------------------------------------------------------------
 

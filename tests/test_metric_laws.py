@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Independent, Normal
 from torch.nn.functional import binary_cross_entropy
 
 import topocaps as tc
+from topocaps.latents.rolling import roll
 from topocaps.metrics import (
     CapCorr,
     Mean,
@@ -25,7 +26,6 @@ from topocaps.metrics import (
 from topocaps.metrics.missing import some_missing
 from topocaps.metrics.traversal import nats, squared_error, start_of
 from topocaps.networks import Likelihood
-from topocaps.topography import roll
 
 # Rolls --------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Shows(tc.VAE):
     def of(cls, topography):
         shape = (topography.capsules, *topography.shape)
         model = cls.mlp(shape, topography, hidden=(2,), likelihood="gaussian")
-        model.encode_ways = lambda x, sample=False, mask=None: [x]
+        model.encode_per_axis = lambda x, sample=False, mask=None: [x]
         model.decode = lambda t: t
         return model
 

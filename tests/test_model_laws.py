@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from topocaps import VAE, BadInput, TopographicVAE, Topography
 from topocaps.evidence import Evidence
-from topocaps.learned import LearnedTopography
+from topocaps.latents.learned import LearnedTopography
 from topocaps.networks import FrameDecoder, GaussianEncoder, Likelihood
 from topocaps.sequence_model import spread_of_capsules
 
@@ -62,7 +62,7 @@ def test_the_bound_is_equation_12_term_by_term(topography, likelihood, missing):
     x, mask = torch.rand(3, 5, 1, 2, 3, **DOUBLE), torch.ones(3, 5, dtype=torch.bool)
     if missing:
         mask[0, 1] = mask[1, 3] = mask[1, 4] = False
-    noise = [torch.randn(3, 5, *shape, **DOUBLE) for shape in model.drawn]
+    noise = [torch.randn(3, 5, *shape, **DOUBLE) for shape in model.noise_shapes]
     left = iter(noise)
     found = model.evidence(x, lambda like: next(left), mask if missing else None)
     posteriors = [reference_posterior(one, x) for one in (model.z_given_x, model.u_given_x)]
