@@ -117,7 +117,7 @@ def test_encoding_without_drawing_uses_the_mean_square_of_u(topography):
     z, u = (reference_posterior(one, x) for one in (model.z_given_x, model.u_given_x))
     size = (u.mean.square() + u.variance).sqrt()
     axes = topography.axes if topography.apart else (None,)
-    for t, axis in zip(model.encode_ways(x), axes, strict=True):
+    for t, axis in zip(model.encode_per_axis(x), axes, strict=True):
         assert_same(t, (z.mean - model.mu) / roots_of_energies(size, topography, axis))
 
 

@@ -12,6 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from topocaps.capsules import Belief, Connection, Poses, concrete, poses
 from topocaps.capsules.free_form import optimise
 from topocaps.capsules.model import in_image
+from topocaps.data import geometry
 
 
 @pytest.mark.parametrize("turns", [1, 4])
@@ -99,7 +100,7 @@ def test_parts_are_read_as_weighted_means_over_places():
     """Weights of each part add up to 1; numbers start at the base pose, its spread at 0.03."""
     encoder = model_of((2, 3)).part_encoder
     x = torch.rand(5, 1, 8, 8, **DOUBLE)
-    encoder.places = poses.grid(2, 2).permute(2, 0, 1).double()
+    encoder.places = geometry.grid(2, 2).permute(2, 0, 1).double()
     read = encoder.read
     with torch.no_grad():
         weights, bias = read.weight.unflatten(0, (3, -1)), read.bias.unflatten(0, (3, -1))

@@ -194,13 +194,13 @@ def sequences_of(dtype=torch.float64, missing=False):
     x = torch.rand(6, FRAMES, 1, 2, 3, dtype=dtype)
     order = torch.arange(6 * FRAMES).reshape(6, FRAMES)
     there = torch.arange(6 * FRAMES) % 7 > 1 if missing else None
-    return tc.Sequences(x.flatten(0, 1), order, there=there)
+    return tc.Sequences(x.flatten(0, 1), order, present=there)
 
 
 def drawn_for(model, members, dtype=torch.float64):
     """Uniform numbers that choose sequences, and noise; with members in front of several."""
     front = (members, BATCH) if members > 1 else (BATCH,)
-    noise = [torch.randn(*front, FRAMES, *shape, dtype=dtype) for shape in model.drawn]
+    noise = [torch.randn(*front, FRAMES, *shape, dtype=dtype) for shape in model.noise_shapes]
     return torch.rand(*front, 3, **DOUBLE), noise
 
 
