@@ -8,13 +8,12 @@ from pathlib import Path
 
 from topocaps.data.own import Own, room_to_shift, split
 from topocaps.data.sequences import Sequences
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput, counted, whole_number
 from topocaps.latents.topography import Topography
 from topocaps.recipes.data import OwnSequences
 from topocaps.recipes.recipe import Recipe
 from topocaps.study import Finished, Job, Say, run_job
 from topocaps.training import Adam, Training
-from topocaps.wording import counted
 
 FEWEST = 4  # frames: a window, and some outside it to predict
 CAPSULES = 12

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from topocaps import figures
-from topocaps.arithmetic import seeded
 from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, Interrupted, NonFinite
+from topocaps.device import seeded, with_doubles
+from topocaps.errors import BadInput, Interrupted, NonFinite, counted
 from topocaps.examine import Measured, examination_of
-from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel
-from topocaps.machine import with_doubles
+from topocaps.io import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics.intervals import at_the_ends
 from topocaps.recipes import DATA, BaseRecipe, Splits, find
 from topocaps.report import Section, page
@@ -25,7 +24,6 @@ from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
-from topocaps.wording import counted
 
 Say = Callable[[str], None]
 VALIDATED = 100  # sequences of every factor, after every epoch

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from topocaps.errors import BadInput, TopocapsError
-from topocaps.files import make_folder
+from topocaps.io import make_folder
 
 _AT_ONCE = 1 << 16
 _TIMEOUT = 20.0  # seconds without a byte

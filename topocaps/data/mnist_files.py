@@ -18,7 +18,7 @@ from torch import Tensor
 from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import TransformedImages
 from topocaps.errors import BadInput
-from topocaps.files import cache_folder
+from topocaps.io import cache_folder
 from topocaps.references import cites
 
 LECUN_1998 = """\

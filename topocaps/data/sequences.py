@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, counted
 from topocaps.latents.masking import zero_missing
-from topocaps.wording import counted
 
 
 @dataclass(frozen=True)

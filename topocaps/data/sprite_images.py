@@ -19,7 +19,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
-from topocaps.files import cache_folder, write_atomically
+from topocaps.io import cache_folder, write_atomically
 from topocaps.references import cites
 
 MATTHEY_2017 = """\

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topocaps.data.own.frames import Look, held
+from topocaps.device import free_memory
 from topocaps.errors import BadInput
-from topocaps.machine import free_memory
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".gif")

@@ -12,8 +12,7 @@ from topocaps.data.own.gather import none_to_hold_out
 from topocaps.data.own.mapped import MappedSequences
 from topocaps.data.own.moving import MovingImages
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.errors import BadInput, check_seed
-from topocaps.wording import counted
+from topocaps.errors import BadInput, check_seed, counted
 
 
 @dataclass(frozen=True)
