@@ -89,7 +89,7 @@ class MovingImages(ScriptedSet):
             return place.float()
         return place * (2 * REACH / max(1, self.steps - 1)) - REACH
 
-    def of_clips(self, images: Tensor) -> MovingImages:
+    def of_images(self, images: Tensor) -> MovingImages:
         """Sequences of these pictures."""
         return replace(self, images=self.images[images.to(self.images.device)])
 
