@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topocaps.data.importing.frames import Look, to_tensor
-from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.sequences import Batch, SequenceSet, bytes_to_unit
 
 SAMPLE = 256  #: frames of the sample, at most
 _SAMPLE_BYTES = 2**26
@@ -39,6 +39,7 @@ class MappedSequences(SequenceSet):
 
     on_host: ClassVar[bool] = True
     names: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[int] = 2
 
     @staticmethod
     def over(
@@ -81,10 +82,6 @@ class MappedSequences(SequenceSet):
     def fewest(self) -> int:
         return len(self)
 
-    @property
-    def numbers(self) -> int:
-        return 2
-
     def choose(self, uniform: Tensor) -> Tensor:  # … 2 -> … 2
         clip, window = uniform.double().unbind(-1)
         if self.scripts is not None:
@@ -99,7 +96,7 @@ class MappedSequences(SequenceSet):
         time = start[..., None] + torch.arange(self.window)
         frames = self.stored[clip[..., None].numpy(), time.numpy()]
         x = self.look.convert(to_tensor(frames, "the array").to(self.images.device))
-        return Batch(x.float().div_(255) if x.dtype == torch.uint8 else x, None)
+        return Batch(bytes_to_unit(x), None)
 
     def fixed(self) -> Tensor:
         return self._scripts_at(torch.arange(len(self)))
