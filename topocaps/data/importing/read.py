@@ -13,21 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from topocaps.data.importing.files import (
-    CLIPS,
-    KINDS,
-    PICTURES,
-    VIDEOS,
-    Unreadable,
-    check_room,
-    list_files,
-    read_array,
-    read_clip,
-    read_picture,
-    read_pictures,
-    read_video,
-    reading,
-)
+from topocaps.data.importing import files
 from topocaps.data.importing.frames import (
     Look,
     Stored,
@@ -117,7 +103,7 @@ def from_images(
     look = Look(size, grey, layout and "T" + layout.upper().replace("N", ""))
     name = "the array of pictures"
     if isinstance(images, str | Path):
-        images, name = read_array(Path(images), 3), str(images)
+        images, name = files.read_array(Path(images), 3), str(images)
     return moving_images(_to_clip(images, name, look), transformation, frames)
 
 
@@ -160,38 +146,43 @@ class _Reader:
         return self.clips(_items(source, kind, self.look), kind)
 
     def file(self, path: Path) -> Imported:
-        if path.suffix.lower() in VIDEOS and path.exists():
-            return self.clips([_Clip(str(path), partial(read_video, path, self.look))], "video")
-        array = read_array(path, 3 if self.look.layout is None else 2)
+        if path.suffix.lower() in files.VIDEOS and path.exists():
+            load = partial(files.read_video, path, self.look)
+            return self.clips([_Clip(str(path), load)], "video")
+        array = files.read_array(path, 3 if self.look.layout is None else 2)
         return self.array(array, "file of arrays", str(path))
 
     def folder(self, folder: Path) -> Imported:
-        files, others = list_files(folder)
-        kinds = [kind for kind in KINDS if files[kind]]
+        by_kind, others = files.list_files(folder)
+        kinds = [kind for kind in files.KINDS if by_kind[kind]]
         if not kinds:
             only = f", only {others[0]}" if others else ""
+            example = f"{files.PICTURES[0]}, {files.VIDEOS[0]}, {files.CLIPS[0]}"
             raise BadInput(
                 f"{folder} holds no pictures, videos or clips{only}: put sequences there "
-                f"({PICTURES[0]}, {VIDEOS[0]}, {CLIPS[0]}, …), each in a file or a subfolder"
+                f"({example}, …), each in a file or a subfolder"
             )
         if len(kinds) > 1:
-            one, two = (files[kind][0].relative_to(folder) for kind in kinds[:2])
+            one, two = (by_kind[kind][0].relative_to(folder) for kind in kinds[:2])
             raise BadInput(
                 f"{folder} holds {kinds[0]} and {kinds[1]} ({one}, {two}): keep one kind"
             )
         (kind,) = kinds
+        paths = by_kind[kind]
+        loaders: dict[Path, Callable[[], Tensor]]
         if kind != "pictures":
-            clips = [_Clip(str(f), partial(read_clip, f, self.look)) for f in files[kind]]
-        elif self.windows.frames is None and all(f.parent == folder for f in files[kind]):
-            clips = [_Clip(str(f), partial(read_picture, f, self.look)) for f in files[kind]]
+            loaders = {path: partial(files.read_clip, path, self.look) for path in paths}
+        elif self.windows.frames is None and all(path.parent == folder for path in paths):
+            loaders = {path: partial(files.read_picture, path, self.look) for path in paths}
         else:
             by_folder: dict[Path, list[Path]] = {}
-            for file in files[kind]:
-                by_folder.setdefault(file.parent, []).append(file)
-            clips = [
-                _Clip(str(parent), partial(read_pictures, pictures, self.look))
+            for path in paths:
+                by_folder.setdefault(path.parent, []).append(path)
+            loaders = {
+                parent: partial(files.read_pictures, pictures, self.look)
                 for parent, pictures in by_folder.items()
-            ]
+            }
+        clips = [_Clip(str(path), load) for path, load in loaders.items()]
         imported = self.clips(clips, f"folder of {kind}")
         imported.summary["left_aside"] = [str(file) for file in others]
         return imported
@@ -281,7 +272,7 @@ def _items(source: Any, kind: str, look: Look) -> Iterator[_Clip]:
 
 
 def _load_item(source: Any, n: int, name: str, look: Look) -> Tensor:
-    with reading(name, "a sequence"):
+    with files.reading(name, "a sequence"):
         item = source[n]
     return _to_clip(item, name, look)
 
@@ -290,7 +281,7 @@ def _to_clip(item: Any, name: str, look: Look) -> Tensor:
     """Convert an array (time, *frame) or the path of a file, alone or followed by a label."""
     x = item[0] if isinstance(item, tuple | list) and item else item
     if isinstance(x, str | Path):
-        return read_clip(Path(x), look)
+        return files.read_clip(Path(x), look)
     if not isinstance(x, Tensor | np.ndarray):
         raise BadInput(
             f"{name} is of type {type(x).__name__}, and must be an array (time, *frame), alone or "
@@ -308,7 +299,7 @@ def _load(clips: Iterable[_Clip], skip_bad: bool) -> tuple[list[Tensor], list[st
     for clip in clips:
         try:
             x = clip.load()
-        except Unreadable as error:
+        except files.Unreadable as error:
             if not skip_bad:
                 raise
             skipped.append(error.short)
@@ -319,7 +310,7 @@ def _load(clips: Iterable[_Clip], skip_bad: bool) -> tuple[list[Tensor], list[st
         names.append(clip.name)
         before, size = size, size + x.numel() * x.element_size()
         if before // _ROOM_CHECKED_EVERY < size // _ROOM_CHECKED_EVERY:
-            check_room(size)
+            files.check_room(size)
     if skipped and not loaded:
         raise BadInput(f"nothing can be read, neither {skipped[0]} nor any other: write it anew")
     if not loaded:
