@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from topocaps.arithmetic import steady_arithmetic
 from topocaps.data import TransformedImages, sprites
+from topocaps.device import steady_arithmetic
 from topocaps.models import VAE
 from topocaps.recipes import dsprites
 from topocaps.recipes.mnist import FINAL

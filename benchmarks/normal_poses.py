@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 import topocaps as tc
-from topocaps.arithmetic import steady_arithmetic
+from topocaps.device import steady_arithmetic
 from topocaps.recipes import find
 from topocaps.training.watching import Silent
 

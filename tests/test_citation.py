@@ -10,8 +10,8 @@ import torch
 
 import topocaps as tc
 from topocaps.capsules.model import SMITH_2020
+from topocaps.data.affnist import TIELEMAN_2013, affnist
 from topocaps.data.mnist_files import LECUN_1998
-from topocaps.data.moved import TIELEMAN_2013, affnist
 from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites
 from topocaps.evidence import BURDA_2016
 from topocaps.generative import GenerativeModel

@@ -7,7 +7,7 @@ import torch
 from test_training import ADAM, FRAME, SGD, TOPOGRAPHY, StopAt, assert_same, frames, model, weights
 
 import topocaps as tc
-from topocaps.arithmetic import seeded
+from topocaps.device import seeded
 from topocaps.latents.stack import TopographyStack
 from topocaps.training.descent import Plain
 from topocaps.training.engine import Engine

@@ -6,8 +6,8 @@ import torch
 
 import topocaps as tc
 from topocaps import figures
-from topocaps.arithmetic import seeded
 from topocaps.data import Batch
+from topocaps.device import seeded
 from topocaps.examine.topographic import evenly, examples
 
 

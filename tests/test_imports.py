@@ -32,22 +32,21 @@ ROOMS = (
 ROOM_OF = {
     "topocaps": "cli",
     "topocaps.__main__": "cli",
-    "topocaps.arithmetic": "foundation",
     "topocaps.building": "models",
     "topocaps.capsules": "capsules",
     "topocaps.cli": "cli",
     "topocaps.convolutional": "models",
     "topocaps.data": "data",
+    "topocaps.device": "foundation",
     "topocaps.errors": "foundation",
     "topocaps.evidence": "models",
     "topocaps.examine": "study",
     "topocaps.figures": "study",
-    "topocaps.files": "foundation",
     "topocaps.fitting": "study",
     "topocaps.generative": "models",
     "topocaps.integrations": "integrations",
+    "topocaps.io": "foundation",
     "topocaps.latents": "latents",
-    "topocaps.machine": "foundation",
     "topocaps.metrics": "metrics",
     "topocaps.models": "models",
     "topocaps.networks": "models",
@@ -68,7 +67,6 @@ ROOM_OF = {
     "topocaps.training": "training",
     "topocaps.traversing": "metrics",
     "topocaps.version": "foundation",
-    "topocaps.wording": "foundation",
 }
 
 #: (module, module that it imports) against the order.

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from topocaps import figures, study
-from topocaps.arithmetic import steady_arithmetic
+from topocaps.device import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.examine.topographic import examples, how_to_walk
-from topocaps.files import make_folder
 from topocaps.fitting import EPOCHS, fit_own
+from topocaps.io import make_folder
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.data import OwnSequences
 from topocaps.reproduce import missing, named, names

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
-from topocaps.files import write_atomically
+from topocaps.io import write_atomically
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics.missing import some_missing

@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from topocaps.data.own import Own, room_to_shift, split
+from topocaps.data.importing.split import Imported, split
 from topocaps.data.sequences import Sequences
-from topocaps.errors import BadInput, whole_number
+from topocaps.data.shifted import room_to_shift
+from topocaps.errors import BadInput, counted, whole_number
 from topocaps.latents.topography import Topography
 from topocaps.recipes.data import OwnSequences
 from topocaps.recipes.recipe import Recipe
 from topocaps.study import Finished, Job, Say, run_job
 from topocaps.training import Adam, Training
-from topocaps.wording import counted
 
 FEWEST = 4  # frames: a window, and some outside it to predict
 CAPSULES = 12
@@ -42,17 +42,21 @@ def fit_own(
     """Read, choose, train, evaluate what can be without factors, write a run folder and report."""
     data = data if data.size is not None else replace(data, at_most=SIDE)
     own = data.read(say)
-    if own.found.get("shrunk"):
+    if own.summary.get("shrunk"):
         say(f"pictures are made {SIDE} pixels high or wide: --size takes another number")
     if data.frames is None and (long := own.sequences.frames) > LONGEST:
         say(f"clips are cut into windows of {CUT} frames: --frames {long} takes them whole")
         data = replace(data, frames=CUT, stride=CUT // 2)
-        own = data.read(say)
+        own = own.cut(CUT, CUT // 2)
+        say(str(own))
     recipe = recipe_for(
         own, data, epochs=epochs, patience=patience, window=window, closed=closed
     ).change(changes)
     say(explain(recipe))
-    return run_job(Job(recipe, out, seed), device, say)
+    splits = None
+    if isinstance(recipe.data, OwnSequences) and replace(recipe.data, shift=data.shift) == data:
+        splits = recipe.data.splits(own)  # unless ``changes`` ask for other frames than were read
+    return run_job(Job(recipe, out, seed), device, say, splits)
 
 
 _ALONE = (
@@ -62,7 +66,7 @@ _ALONE = (
 
 
 def recipe_for(
-    own: Own,
+    own: Imported,
     data: OwnSequences,
     *,
     epochs: int = EPOCHS,

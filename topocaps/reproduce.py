@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from topocaps import figures
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, counted
 from topocaps.examine import examination_of
-from topocaps.files import make_folder, read_json
+from topocaps.io import make_folder, read_json
 from topocaps.networks import Norm
 from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS
@@ -20,7 +20,6 @@ from topocaps.results_page import draw, write_page
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
 from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
-from topocaps.wording import counted
 
 #: a step of a model in a table, as measured: batches of 8, with normed weights, batches of 128,
 #: part-whole models

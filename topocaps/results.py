@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topocaps.errors import BadInput
-from topocaps.files import make_folder, read_json, write_json
+from topocaps.io import make_folder, read_json, write_json
 from topocaps.recipes import RECIPES, BaseRecipe, Recipe
 from topocaps.recipes.tables import Number
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from topocaps import figures
-from topocaps.files import write_atomically
+from topocaps.errors import counted
+from topocaps.io import write_atomically
 from topocaps.models import VAE
 from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
 from topocaps.recipes.judging import DOES_NOT, IN_PART, Distance, Learned
 from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import Results, length_of, values_of
-from topocaps.wording import counted
 
 NONE = "–"
 _GIVE_OR_TAKE = "\u00a0±\u00a0"  # in one piece, however narrow a table is

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from topocaps import figures
-from topocaps.arithmetic import seeded
 from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, Interrupted, NonFinite
+from topocaps.device import seeded, with_doubles
+from topocaps.errors import BadInput, Interrupted, NonFinite, counted
 from topocaps.examine import Measured, examination_of
-from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel
-from topocaps.machine import with_doubles
+from topocaps.io import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics.intervals import at_the_ends
 from topocaps.recipes import DATA, BaseRecipe, Splits, find
 from topocaps.report import Section, page
@@ -25,7 +24,6 @@ from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
-from topocaps.wording import counted
 
 Say = Callable[[str], None]
 VALIDATED = 100  # sequences of every factor, after every epoch
@@ -84,9 +82,14 @@ def as_long(recipe: BaseRecipe, epochs: int | None) -> BaseRecipe:
     return recipe if epochs is None else recipe.shortened(epochs)
 
 
-def run_job(job: Job, device: str = "auto", say: Say = lambda line: None) -> Finished:
+def run_job(
+    job: Job,
+    device: str = "auto",
+    say: Say = lambda line: None,
+    splits: Splits | None = None,
+) -> Finished:
     """Train, evaluate and report one that has to stay finite."""
-    for finished in run_jobs([job], device=device, say=say):
+    for finished in run_jobs([job], device=device, say=say, splits=splits):
         return finished
     raise NonFinite(f"{job.recipe.name} did not stay finite: {RunFolder(job.out).failure} says why")
 
@@ -99,12 +102,14 @@ def run_jobs(
     watch: Callable[[str], Watcher] = on_terminal,
     *,
     reports: bool = True,
+    splits: Splits | None = None,
 ) -> Iterator[Finished]:
     """Train, evaluate and report; jobs on the same data, for as many steps, run together.
 
     Each is given as soon as it is evaluated, group by group, and nothing is done before it is asked
     for. What is done already is kept. A model that is no
-    longer finite is said to be so and left out. Without ``reports`` nothing is drawn.
+    longer finite is said to be so and left out. Without ``reports`` nothing is drawn. ``splits``
+    are the data of all jobs, if they are loaded already.
     """
     first = {job.before.out: job.before for job in jobs if job.before is not None}
     if first:
@@ -117,7 +122,7 @@ def run_jobs(
         training = job.recipe.training
         together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
     for group in together.values():
-        yield from _run_group(group, data, device, say, watch, reports)
+        yield from _run_group(group, data, device, say, watch, reports, splits)
 
 
 def _run_group(
@@ -127,9 +132,10 @@ def _run_group(
     say: Say,
     watch: Callable[[str], Watcher],
     reports: bool,
+    splits: Splits | None,
 ) -> Iterator[Finished]:
     recipes = [job.recipe for job in jobs]
-    splits = recipes[0].data.load(data)
+    splits = splits or recipes[0].data.load(data)
     frame_shape = splits.train.frame_shape
     for recipe in recipes:
         recipe.check(splits.train)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences
+from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.metrics.traversal import lags_from, start_of, traversal
 from topocaps.sequence_model import SequenceModel

@@ -17,16 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from topocaps.data.affnist import AFFNIST_SIDE, affnist, affnist_files
 from topocaps.data.mnist_files import Digits, data_folder, digit_splits
-from topocaps.data.moved import (
-    AFFNIST_SIDE,
-    MovedDigits,
-    Moves,
-    affnist,
-    affnist_files,
-    affnist_style,
-    rotated_up_to,
-)
+from topocaps.data.moved import MovedDigits, Moves, affnist_style, rotated_up_to
 from topocaps.data.sequences import SequenceSet
 from topocaps.metrics.probes import Labelled, refitted_accuracies, whitened_accuracies
 

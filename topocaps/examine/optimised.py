@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topocaps.arithmetic import seeded
 from topocaps.capsules import Belief, PartWhole
 from topocaps.capsules.free_form import optimise
 from topocaps.data.mnist_files import Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, rotated_up_to
+from topocaps.device import seeded
 from topocaps.examine.examination import EVALUATION_SEED
 from topocaps.metrics.probes import Labelled, whitened_accuracies
 

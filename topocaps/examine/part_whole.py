@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps import figures, part_figures
-from topocaps.arithmetic import seeded
 from topocaps.capsules import Belief, PartWhole
 from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
+from topocaps.device import seeded
 from topocaps.examine.digits import PROBED, labelled, moved_digits, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.examine.optimised import IMAGES, free_form

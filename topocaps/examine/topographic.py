@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps import figures
-from topocaps.arithmetic import seeded
 from topocaps.building import build
 from topocaps.data.mnist_files import digits
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
+from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.examine.digits import PROBED, probed
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number

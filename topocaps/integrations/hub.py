@@ -14,7 +14,8 @@ from typing import Any
 
 from topocaps.building import build
 from topocaps.errors import BadInput
-from topocaps.files import (
+from topocaps.generative import GenerativeModel
+from topocaps.io import (
     make_folder,
     read_json,
     read_weights,
@@ -22,7 +23,6 @@ from topocaps.files import (
     write_json,
     write_weights,
 )
-from topocaps.generative import GenerativeModel
 from topocaps.version import __version__
 
 LIBRARY = "topocaps"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.evidence import (
     log_mean_exp_over_frames,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topocaps.arithmetic import seeded
+from topocaps.device import seeded
 from topocaps.metrics.traversal import EDGE, nats, squared_error
 from topocaps.networks import Likelihood
 from topocaps.sequence_model import SequenceModel

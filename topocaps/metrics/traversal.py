@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
 from torch.special import xlogy
 
-from topocaps.arithmetic import seeded
+from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from topocaps.data.importing.read import read
+from topocaps.data.importing.split import Imported, split
 from topocaps.data.mnist_files import LECUN_1998, SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
-from topocaps.data.own import Own, ShiftedSequences, read, split
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.data.shifted import ShiftedSequences
 from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
@@ -185,7 +187,7 @@ class MovedMnist:
 
 @dataclass(frozen=True)
 class OwnSequences:
-    """Sequences of your own, as ``topocaps.data.own.read`` reads them; a fifth is held out.
+    """Sequences of your own, as ``topocaps.data.read`` reads them; a fifth is held out.
 
     In training, pictures in memory are shown shifted by up to ``shift`` pixels, all frames of a
     sequence alike: of few clips a model else learns the places by heart.
@@ -208,7 +210,7 @@ class OwnSequences:
         if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
             raise BadInput(f"shift must be a whole number of pixels, not {self.shift!r}")
 
-    def read(self, say: Callable[[str], None] = lambda line: None) -> Own:
+    def read(self, say: Callable[[str], None] = lambda line: None) -> Imported:
         settings = asdict(self)
         del settings["shift"]
         return read(settings.pop("path"), **settings, say=say)
@@ -228,7 +230,11 @@ class OwnSequences:
         )
 
     def load(self, folder: Path | None = None) -> Splits:
-        train, held_out = split(self.read())
+        return self.splits(self.read())
+
+    def splits(self, imported: Imported) -> Splits:
+        """Split sequences that ``read`` returned."""
+        train, held_out = split(imported)
         if self.shift and isinstance(train, Sequences) and len(train.frame_shape) == 3:
             train = ShiftedSequences(train.images, train.order, shift=self.shift)
         return Splits(train, held_out, self.path, "held-out sequences", None)

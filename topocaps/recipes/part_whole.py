@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from topocaps.arithmetic import seeded
 from topocaps.capsules import PartWhole, PartWholeSettings, Poses
+from topocaps.device import seeded
 from topocaps.errors import check_seed, whole_number
 from topocaps.latents.topography import Topography
 from topocaps.models import VAE

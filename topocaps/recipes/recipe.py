@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from topocaps.arithmetic import seeded
 from topocaps.convolutional import convolutional
 from topocaps.data.sequences import SequenceSet
+from topocaps.device import seeded
 from topocaps.errors import BadInput, check_seed, non_negative, one_of, whole_number
 from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography

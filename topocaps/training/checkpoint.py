@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from topocaps.errors import BadInput
-from topocaps.files import write_atomically
+from topocaps.io import write_atomically
 from topocaps.training.engine import Engine
 
 _BEST = "best."  # before the names of weights that are kept

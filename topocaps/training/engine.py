@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
+from topocaps.device import with_doubles
 from topocaps.generative import GenerativeModel
-from topocaps.machine import with_doubles
 from topocaps.training.descent import Descent, Plain, apart, compiled, side_by_side
 from topocaps.training.factored import Factored
 from topocaps.training.settings import Training, for_each

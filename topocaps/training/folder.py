@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from topocaps.errors import BadInput
-from topocaps.files import make_folder, read_json, write_json
+from topocaps.io import make_folder, read_json, write_json
 from topocaps.version import __version__
 
 SCHEMA = 1

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from topocaps.arithmetic import steady_arithmetic
 from topocaps.data.sequences import SequenceSet
+from topocaps.device import steady_arithmetic
 from topocaps.errors import Interrupted
 from topocaps.generative import GenerativeModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import torch
 
-from topocaps.machine import multiplies_bf16
+from topocaps.device import multiplies_bf16
 
 
 class Precision(StrEnum):

@@ -15,11 +15,11 @@ import torch
 
 from topocaps.building import build
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.errors import BadInput, NonFinite, check_seed
-from topocaps.files import read_json, read_weights, write_atomically, write_json, write_weights
+from topocaps.device import free_memory
+from topocaps.errors import BadInput, NonFinite, check_seed, counted
 from topocaps.generative import GenerativeModel, check_values
+from topocaps.io import read_json, read_weights, write_atomically, write_json, write_weights
 from topocaps.latents.topography import Topography
-from topocaps.machine import free_memory
 from topocaps.references import references
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
@@ -28,7 +28,6 @@ from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import EpochLog, Watcher, on_terminal
-from topocaps.wording import counted
 
 LOOKED_AT = 16  # sequences, before training
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic files of text, JSON and weights; folders; the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topocaps.errors import BadInput
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside ``path`` and move into place, so that no reader ever sees a part of it."""
+    """Write a temporary file and rename it to ``path``, so that no reader sees a part of it."""
     content = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -33,11 +33,12 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON that any reader takes: what is not finite becomes null."""
+    """Write JSON that any reader accepts: numbers that are not finite become null."""
     write_atomically(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file."""
     try:
         return json.loads(path.read_text())
     except OSError as error:
@@ -57,7 +58,7 @@ def write_weights(path: Path, module: nn.Module) -> None:
 
 
 def read_weights(path: Path, module: nn.Module) -> None:
-    """Load what ``write_weights`` wrote into a module of the same shape."""
+    """Load weights that ``write_weights`` wrote into a module of the same architecture."""
     try:
         module.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -66,14 +67,14 @@ def read_weights(path: Path, module: nn.Module) -> None:
 
 
 def cache_folder() -> Path:
-    """$TOPOCAPS_CACHE, or topocaps in the user's cache."""
-    if own := os.environ.get("TOPOCAPS_CACHE"):
-        return Path(own)
+    """Return $TOPOCAPS_CACHE, or the folder topocaps in the user's cache."""
+    if folder := os.environ.get("TOPOCAPS_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "topocaps"
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder that can be written, or say why not."""
+    """Make a folder, and check that files can be written to it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

@@ -1,25 +1,26 @@
-"""Few clips, seen in more places than they were taken in."""
+"""Augmentation of few clips by random shifts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from topocaps.data.sequences import Batch, Sequences
 
-SEEN = 200  #: sequences that stand for all of them
-FURTHEST = 0.1  #: of the shorter side
+SAMPLE = 200  #: sequences that are examined, at most
+LARGEST = 0.1  #: the largest shift, as a share of the shorter side
 
 
 def room_to_shift(sequences: Sequences) -> int:
-    """Pixels by which sequences of pictures may be shifted and still be where others are.
+    """Return the number of pixels by which to shift sequences of pictures.
 
-    Twice the standard deviation of where their content lies, which is what differs from the median
-    frame; no further than a tenth of the shorter side, and at least one pixel.
+    This is twice the standard deviation of the position of their content, which is the difference
+    from the median frame, but at least one pixel and at most a tenth of the shorter side.
     """
-    order = sequences.order[:: -(-len(sequences) // SEEN)]
+    order = sequences.order[:: -(-len(sequences) // SAMPLE)]
     x = sequences.show(order).x  # sequences time channels height width
     content = (x - x.flatten(0, 1).median(0).values).abs().mean((1, 2))  # sequences height width
     mass = content.sum((1, 2)).clamp_min(torch.finfo(x.dtype).tiny)
@@ -27,24 +28,20 @@ def room_to_shift(sequences: Sequences) -> int:
         (content.sum(other) * torch.arange(side, device=x.device)).sum(1) / mass
         for other, side in ((2, x.shape[-2]), (1, x.shape[-1]))
     ]
-    apart = max(centre.std(correction=0).item() for centre in centres)
-    return max(1, round(min(2 * apart, FURTHEST * min(x.shape[-2:]))))
+    spread = max(centre.std(correction=0).item() for centre in centres)
+    return max(1, round(min(2 * spread, LARGEST * min(x.shape[-2:]))))
 
 
 @dataclass(frozen=True)
 class ShiftedSequences(Sequences):
-    """Sequences of pictures, each drawn with all its frames shifted by up to ``shift`` pixels.
+    """Sequences of pictures that a draw shifts by up to ``shift`` pixels, all frames alike.
 
-    Up or down and left or right, by whole pixels; what comes in over an edge is that edge. As a
-    fixed set, sequences are where they were. A script is (…, time, 3): the image, and the row and
-    the column that it begins at.
+    Shifts are whole pixels along both axes, and the edge is repeated. A fixed set is not shifted. A
+    script is (…, time, 3): the image, and the row and column that it begins at.
     """
 
     shift: int = 0
-
-    @property
-    def numbers(self) -> int:
-        return super().numbers + 2
+    numbers: ClassVar[int] = Sequences.numbers + 2
 
     def choose(self, uniform: Tensor) -> Tensor:
         image = super().choose(uniform[..., :-2])  # … time
@@ -60,9 +57,8 @@ class ShiftedSequences(Sequences):
         for axis, dim in ((0, -2), (1, -1)):
             side = x.shape[dim]
             place = begin[..., axis, None] + torch.arange(side, device=x.device)  # … time side
-            place = place.clamp(0, side - 1)[..., None, :]  # of all channels
-            place = place[..., :, None] if dim == -2 else place[..., None, :]
-            x = x.gather(dim, place.expand(x.shape))
+            place = place.clamp(0, side - 1)[..., None, :].unsqueeze(-1 if dim == -2 else -2)
+            x = x.gather(dim, place.expand(x.shape))  # … time channels height width
         return replace(seen, x=x)
 
     def digest(self) -> str:
