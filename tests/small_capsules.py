@@ -30,7 +30,7 @@ def link_of(parents=2, children=3, temperature=1.0, **settings):
     """A connection of which no two numbers are alike."""
     base = poses.scaled(0.43).double()
     settings = PartWholeSettings(temperature=temperature, **settings)
-    link = Connection(parents, children, base, settings).double()
+    link = Connection(parents, children, base, settings, stand=False).double()
     for parameter in (link.affinity, link.presence, link.spread, link.offsets):
         parameter.data = normal(*parameter.shape)
     return link

@@ -23,6 +23,15 @@ def draw(logits: Tensor, normal: Tensor, temperature: float) -> Tensor:
     return (logits + logistic) / temperature
 
 
+def sample(logits: Tensor, temperature: float, relaxed: bool) -> Tensor:
+    r"""Draw :math:`\ell`; if not ``relaxed``, :math:`\pm\infty` for presences of 1 and 0."""
+    value = draw(logits, torch.randn_like(logits), temperature)
+    if relaxed:
+        return value
+    present = torch.rand_like(logits) < logits.sigmoid()
+    return torch.where(present, torch.inf, -torch.inf).to(logits)
+
+
 def log_density(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
     r"""Log density of :math:`\ell` at ``value``."""
     difference = logits - temperature * value

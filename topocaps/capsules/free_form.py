@@ -59,9 +59,8 @@ def optimise(
         BadInput: an argument does not fit the model or the images.
     """
     steps = whole_number("steps", steps)
-    if lr is None:
-        lr = FROM_ENCODER if posteriors is None else FROM_POSTERIORS
-    lr = positive("lr", lr)
+    default = FROM_ENCODER if posteriors is None else FROM_POSTERIORS
+    lr = positive("lr", default if lr is None else lr)
     model.check(x)
     _check_start(model, x, posteriors, rotation)
     x = x.clone() if x.is_inference() else x  # autograd refuses inference tensors
@@ -79,9 +78,8 @@ def optimise(
         if step == steps:
             break
         optimiser.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
-        gradients = torch.autograd.grad(-bound.sum(), leaves)
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            leaf.grad = gradient
+        optimiser.zero_grad()
+        (-bound.sum()).backward(inputs=leaves)
         optimiser.step()
     optimised = tuple(_posterior(*(leaf.detach() for leaf in layer)) for layer in layers)
     return FreeForm(optimised, torch.stack(bounds), rotation)

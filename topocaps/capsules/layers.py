@@ -85,11 +85,6 @@ def log_normal(value: Tensor, mean: Tensor | float, spread: Tensor | float) -> T
     return -0.5 * standard.square().sum(-1) - log_spread - 0.5 * poses.NUMBERS * _LOG_2PI
 
 
-def certain_logits(present: Tensor, like: Tensor) -> Tensor:
-    """Infinite logits: presence is 1 where ``present`` is True, and 0 elsewhere."""
-    return torch.where(present, torch.inf, -torch.inf).to(like)
-
-
 class Connection(nn.Module):
     r"""p(t, A of children | t, A of parents); parent 0 is a dummy that is always present.
 
@@ -112,12 +107,7 @@ class Connection(nn.Module):
     stands_at: Tensor
 
     def __init__(
-        self,
-        parents: int,
-        children: int,
-        base: Tensor,
-        settings: PartWholeSettings,
-        stand: bool = False,
+        self, parents: int, children: int, base: Tensor, settings: PartWholeSettings, stand: bool
     ) -> None:
         super().__init__()
         self.loose, self.absent = settings.loose, settings.absent
@@ -184,14 +174,10 @@ class Connection(nn.Module):
     def sample(self, parents: Capsules, relaxed: bool) -> tuple[Capsules, Tensor]:
         """Draw children, and the index of the parent that each selects; 0 is the dummy."""
         selected = torch.distributions.Categorical(logits=self.log_selection(parents).mT).sample()
-        index = selected[..., None, :]
-        gamma = self.presence.expand(*selected.shape[:-1], -1, -1).gather(-2, index)[..., 0, :]
-        logits = concrete.draw(gamma, torch.randn_like(gamma), self.temperature)
-        if not relaxed:
-            logits = certain_logits(torch.rand_like(gamma) < gamma.sigmoid(), gamma)
-        mean = self.means(parents)
-        mean = mean.gather(-3, index[..., None].expand(*index.shape, poses.NUMBERS))[..., 0, :, :]
-        spread = self.spreads().expand(*selected.shape[:-1], -1, -1).gather(-2, index)[..., 0, :]
+        child = torch.arange(selected.shape[-1], device=selected.device)
+        gamma, spread = self.presence[selected, child], self.spreads()[selected, child]
+        logits = concrete.sample(gamma, self.temperature, relaxed)
+        mean = self.means(parents).take_along_dim(selected[..., None, :, None], -3)[..., 0, :, :]
         present = (torch.rand_like(logits) < logits.sigmoid())[..., None]
         noise = torch.randn_like(mean)
         pose = torch.where(present, mean + spread[..., None] * noise, self.absent * noise)

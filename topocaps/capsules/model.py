@@ -13,14 +13,8 @@ from torch import Tensor, nn
 
 from topocaps.capsules import concrete, poses
 from topocaps.capsules.encoders import PartEncoder, WholeEncoder
-from topocaps.capsules.layers import (
-    Capsules,
-    Connection,
-    LayerPosterior,
-    certain_logits,
-    log_normal,
-)
-from topocaps.capsules.settings import PartWholeSettings, Poses
+from topocaps.capsules.layers import Capsules, Connection, LayerPosterior, log_normal
+from topocaps.capsules.settings import PartWholeSettings, Poses, whole_numbers
 from topocaps.capsules.templates import Templates
 from topocaps.data import geometry
 from topocaps.errors import BadInput, whole_number
@@ -180,9 +174,7 @@ class PartWhole(GenerativeModel):
         n = whole_number("a number of images", n)
         like = next(self.parameters())
         prior = like.new_full((n, self.sizes[0]), self.prior_logit)
-        logits = concrete.draw(prior, torch.randn_like(prior), self.temperature)
-        if not relaxed:
-            logits = certain_logits(torch.rand_like(prior) < prior.sigmoid(), prior)
+        logits = concrete.sample(prior, self.temperature, relaxed)
         pose = torch.randn(n, self.sizes[0], poses.NUMBERS, dtype=like.dtype, device=like.device)
         rotation = self.rotations[torch.randint(self.turns, (n,), device=like.device)]
         layers, selected = [Capsules(logits, pose)], []
@@ -363,10 +355,7 @@ _TINY = 1e-30
 
 
 def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
-    try:
-        shape = tuple(whole_number("a side", side) for side in frame_shape)
-    except (BadInput, TypeError):
-        shape = ()
+    shape = whole_numbers(frame_shape)
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise BadInput(
             "frame_shape must be (channels, height, width) with sides of at least 4 pixels, not "

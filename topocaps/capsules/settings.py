@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from topocaps.errors import BadInput, one_of, positive, whole_number
 
 HEADS = 4  #: attention heads of the set transformer (supplement B)
 TIGHTEST = 0.1  #: lower limit of the standard deviation c of Eq. 5 (supplement B)
+
+
+def whole_numbers(values: Any) -> tuple[int, ...]:
+    """Return values as whole numbers of at least 1; nothing if any of them is not."""
+    try:
+        return tuple(whole_number("a value", value) for value in values)
+    except (BadInput, TypeError):
+        return ()
 
 
 class Poses(StrEnum):
@@ -44,11 +53,7 @@ class PartWholeSettings:
     turns: int = 1  #: number of rotations of a scene; above 1 is not in the paper
 
     def __post_init__(self) -> None:
-        sizes = tuple(self.sizes) if isinstance(self.sizes, tuple | list) else (self.sizes,)
-        try:
-            sizes = tuple(whole_number("a size", size) for size in sizes)
-        except BadInput:
-            sizes = ()
+        sizes = whole_numbers(self.sizes)
         if len(sizes) < 2:
             raise BadInput(
                 "sizes must be the numbers of capsules of two layers or more, wholes first, not "
