@@ -54,9 +54,6 @@ def optimise(
             the rotation that they were inferred with; by default, it is inferred.
         lr: 0.03 by default, and 0.003 from given ``posteriors``: at a high rate, they drift along
             the directions that the image determines poorly.
-
-    Raises:
-        BadInput: an argument does not fit the model or the images.
     """
     steps = whole_number("steps", steps)
     default = FROM_ENCODER if posteriors is None else FROM_POSTERIORS

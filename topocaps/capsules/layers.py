@@ -48,12 +48,7 @@ class LayerPosterior:
         return Capsules(self.logits / temperature, self.poses)
 
     def draw(self, noise: Noise, temperature: float) -> Capsules:
-        """Draw presences, then poses.
-
-        Args:
-            noise: function that returns standard normal numbers in the shape of its argument.
-            temperature: of the Concrete distribution.
-        """
+        """Draw presences, then poses, from standard normal ``noise``."""
         logits = concrete.draw(self.logits, noise(self.logits), temperature)
         if self.spread is None:
             return Capsules(logits, self.poses)
@@ -134,10 +129,7 @@ class Connection(nn.Module):
         return torch.cat([dummy, weights], -2).log_softmax(-2)
 
     def means(self, parents: Capsules) -> Tensor:
-        """Pose of each child that each parent predicts, the dummy first.
-
-        The shape is (…, 1 + parents, children, 6).
-        """
+        """Predicted poses of children, the dummy first: (…, 1 + parents, children, 6)."""
         predicted = poses.expected(parents.poses, self.offsets) - self.stands_at
         return torch.cat([self.base.expand_as(predicted[..., :1, :, :]), predicted], -3)
 
@@ -148,9 +140,8 @@ class Connection(nn.Module):
     def log_joint(self, parents: Capsules, children: Capsules, relaxed: bool = False) -> Tensor:
         """log p(s_j = i, t_j, A_j | parents), the dummy first: (…, 1 + parents, children).
 
-        Args:
-            relaxed: all presences of children lie between 0 and 1, which saves work. Otherwise,
-                presences of 0 or 1 count with their probability (Eq. 4).
+        Presences of 0 or 1 count with their probability (Eq. 4). ``relaxed`` states that there are
+        none, which saves work.
         """
         logits, pose = children.logits[..., None, :], children.poses[..., None, :, :]
         log_density = concrete.log_density if relaxed else concrete.log_prob

@@ -137,13 +137,10 @@ class PartWhole(GenerativeModel):
     def log_density(
         self, layers: Sequence[Capsules], x: Tensor, rotation: Tensor | None = None
     ) -> Tensor:
-        """log p(x, t, A), with selections summed out: (…).
+        """log p(x, t, A of all layers, wholes first), with selections summed out: (…).
 
-        Args:
-            layers: t and A of all layers, wholes first. Presences of 0 or 1 count with their
-                probability instead of a density.
-            x: images (…, *frame).
-            rotation: rotations (…, 6) of the scenes; needed if ``turns`` is above 1.
+        Presences of 0 or 1 count with their probability. Models with ``turns`` need the
+        ``rotation`` (…, 6) of the scenes.
         """
         if rotation is None and self.turns > 1:
             raise BadInput("log_density of a model with turns needs the rotation of the scenes")
@@ -168,8 +165,7 @@ class PartWhole(GenerativeModel):
     def sample(self, n: int, relaxed: bool = False) -> Scene:
         """Draw n scenes from wholes down (Eq. 1-7), without the noise of pixels.
 
-        Args:
-            relaxed: presences lie between 0 and 1, as in the bound; otherwise they are 0 or 1.
+        Presences are 0 or 1; ``relaxed``, they lie between 0 and 1, as in the bound.
         """
         n = whole_number("a number of images", n)
         like = next(self.parameters())
@@ -200,10 +196,7 @@ class PartWhole(GenerativeModel):
     def encode(self, x: Tensor, rotation: Tensor | None = None) -> tuple[LayerPosterior, ...]:
         """Return q of every layer, wholes first, each from the mode of the layer below.
 
-        Args:
-            x: images (…, *frame).
-            rotation: rotations (…, 6) of the scenes, inferred by default. Poses are those before
-                the rotation.
+        Poses are those before the ``rotation`` (…, 6) of the scene, which is inferred by default.
         """
         self.check(x)
         rotation = self.infer_rotation(x) if rotation is None else rotation
@@ -228,9 +221,8 @@ class PartWhole(GenerativeModel):
     ) -> CapsuleEvidence:
         """Return the terms of Eq. 8 for ``layers`` drawn from ``posteriors``, wholes first.
 
-        Args:
-            drawn_kl: estimate the KL of wholes from the sample, as Pyro does (supplement A). It has
-                the same expectation as the exact KL, and a higher variance.
+        ``drawn_kl`` estimates the KL of wholes from the sample, as Pyro does (supplement A). The
+        estimate has the expectation of the exact KL and a higher variance.
         """
         pairs = zip(self.links, pairwise(layers), strict=True)
         joints = [link.log_joint(*two, relaxed=True) for link, two in pairs]

@@ -22,11 +22,9 @@ def scaled(scale: float) -> Tensor:
 
 
 def rotated(angle: float, aspect: float = 1.0) -> Tensor:
-    """Return the counter-clockwise rotation (6,) about the centre; y points down.
+    """Return the counter-clockwise rotation (6,) about the centre, by an angle in radians.
 
-    Args:
-        angle: in radians.
-        aspect: width of the image over its height.
+    ``aspect`` is the width of the image over its height.
     """
     linear = rotation(torch.tensor(angle, dtype=torch.float64), aspect)
     return pad(linear, (0, 1)).flatten().float()
@@ -38,11 +36,9 @@ def as_matrix(pose: Tensor) -> Tensor:
 
 
 def expected(parents: Tensor, offsets: Tensor) -> Tensor:
-    """Poses :math:`(I + A_i) M_{ij}` that parents predict (Eq. 5): (…, parents, children, 6).
+    """Return the predicted poses :math:`(I + A_i) M_{ij}` of children (Eq. 5).
 
-    Args:
-        parents: A, (…, parents, 6).
-        offsets: M, (parents, children, 6).
+    A (…, parents, 6) and M (parents, children, 6) give (…, parents, children, 6).
     """
     A, M = as_matrix(parents), as_matrix(offsets)
     linear = torch.einsum("...pxy,pcyz->...pcxz", A[..., :2], M)
@@ -68,8 +64,5 @@ def inverse(pose: Tensor) -> Tensor:
 
 
 def sources(pose: Tensor, places: Tensor) -> Tensor:
-    """Return where the pixels at ``places`` come from in an image that ``pose`` moves.
-
-    Poses are (…, 6), places (height, width, 2) and the result (…, height, width, 2).
-    """
+    """Return the origins (…, height, width, 2) of ``places`` in an image moved by poses (…, 6)."""
     return apply(as_matrix(inverse(pose)), places)

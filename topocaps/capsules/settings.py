@@ -29,11 +29,7 @@ class Poses(StrEnum):
 
 @dataclass(frozen=True)
 class PartWholeSettings:
-    """Sizes, priors and initial values of a part-whole model.
-
-    Raises:
-        BadInput: a setting is out of range.
-    """
+    """Sizes, priors and initial values of a part-whole model."""
 
     sizes: tuple[int, ...] = (16, 16)  #: number of capsules per layer, wholes first
     template: int = 12  #: side of a template, in pixels

@@ -34,14 +34,10 @@ class Templates(nn.Module):
         return torch.cat([self.colour, self.alpha], 1).sigmoid()
 
     def moved(self, parts: Capsules) -> tuple[Tensor, Tensor]:
-        """Move the templates to the poses of the parts and scale them by the presences.
+        """Ink (…, parts, *frame) and alpha (…, parts, 1, height, width) at the poses of the parts.
 
-        Interpolation acts on ink, because colour would fade twice at the border of a template: by
-        itself and by alpha.
-
-        Returns:
-            Ink, that is colour times alpha, (…, parts, *frame), and alpha,
-            (…, parts, 1, height, width).
+        Ink is colour times alpha; presences scale both. Ink is interpolated, because interpolated
+        colour would fade a second time at the border of a template.
         """
         images = self.images()
         ink = torch.cat([images[:, :-1] * images[:, -1:], images[:, -1:]], 1)
@@ -61,9 +57,8 @@ class Templates(nn.Module):
 def composite(ink: Tensor, alpha: Tensor) -> Tensor:
     r"""Draw layers over each other, on black: :math:`\sum_k c_k a_k \prod_{l > k} (1 - a_l)`.
 
-    Args:
-        ink: :math:`c_k a_k`, (…, layers, channels, height, width), the lowest layer first.
-        alpha: :math:`a_k`, (…, layers, 1, height, width).
+    Ink :math:`c_k a_k` is (…, layers, channels, height, width), and alpha :math:`a_k`
+    (…, layers, 1, height, width). The first layer is the lowest.
     """
     return _visible_ink(ink, alpha).sum(-4)
 
