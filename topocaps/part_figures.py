@@ -12,7 +12,6 @@ from torch import Tensor
 
 from topocaps.capsules import Capsules, PartWhole, composite, poses
 from topocaps.capsules.free_form import optimise
-from topocaps.capsules.model import in_image
 from topocaps.data import geometry
 from topocaps.errors import BadInput
 from topocaps.figures import can_be_drawn, canvas, show_rows, tile
@@ -93,7 +92,7 @@ def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
 def samples(model: PartWhole, count: int = 16) -> Figure:
     """Images from the prior, and which parts they are made of."""
     scene = model.sample(count)
-    parts = in_image(scene.layers[-1], scene.turn)
+    parts = scene.layers[-1].rotated(scene.rotation)
     return _rows([_rgb(scene.x), coloured(model, parts)], ("image", "parts"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topocaps.capsules import Belief, PartWhole
+from topocaps.capsules import LayerPosterior, PartWhole
 from topocaps.capsules.free_form import optimise
 from topocaps.data.mnist_files import Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, rotated_up_to
@@ -24,7 +24,7 @@ IMAGES = 3000
 TURNED = 90  # degrees, at most
 _BATCH = 3000
 
-Read = Callable[[Belief], dict[str, Tensor]]  #: features of wholes, by name
+Read = Callable[[LayerPosterior], dict[str, Tensor]]  #: features of wholes, by name
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ def _optimised(
         sums["bound, optimised"] += found.bounds[-1].sum().item()
         sums["seconds"] += time.perf_counter() - began
         with torch.no_grad():
-            first = model.believe(batch.x, model.upright(batch.x))[0]
+            first = model.encode(batch.x, model.infer_rotation(batch.x))[0]
             drawn = {"mse": model.reconstruct(batch.x)}
             drawn["mse, optimised"] = model.templates(found.parts(model))
         for name, picture in drawn.items():
             sums[name] += (picture - batch.x).square().mean((2, 3, 4)).sum().item()
-        for sets, wholes in ((before, first), (after, found.beliefs[0])):
+        for sets, wholes in ((before, first), (after, found.posteriors[0])):
             for name, values in read(wholes).items():
                 sets.setdefault(name, []).append(values)
         assert batch.factors is not None

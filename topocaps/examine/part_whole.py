@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps import figures, part_figures
-from topocaps.capsules import Belief, PartWhole
+from topocaps.capsules import LayerPosterior, PartWhole
 from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
@@ -198,7 +198,7 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
             evidence = model.evidence(batch.x)
             for name in model.terms:
                 sums[name] += getattr(evidence, name).sum().item()
-            seen = model.templates.seen(model.parts_of(batch.x))  # batch time parts *frame
+            seen = model.templates.visible_ink(model.parts_of(batch.x))  # batch time parts *frame
             sums["mse"] += (seen.sum(2) - batch.x).square().flatten(2).mean(-1).sum().item()
             ink += seen.sum((0, 1, 3, 4, 5)).cpu()
     means = {name: total / len(sequences) for name, total in sums.items()}
@@ -208,10 +208,10 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
 
 def read_off(model: PartWhole, x: Tensor) -> dict[str, Tensor]:
     """What probes see of images (images, *frame): the wholes' presences, and poses too."""
-    return read_wholes(model.believe(x, model.upright(x))[0])
+    return read_wholes(model.encode(x, model.infer_rotation(x))[0])
 
 
-def read_wholes(wholes: Belief) -> dict[str, Tensor]:
+def read_wholes(wholes: LayerPosterior) -> dict[str, Tensor]:
     return {PRESENCES: presence_logits(wholes), BOTH: presence_and_pose(wholes)}
 
 
