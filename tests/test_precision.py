@@ -41,7 +41,7 @@ ERRORS = {
     ("error", "precision"), [(name, one) for name, (_, some) in ERRORS.items() for one in some]
 )
 def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
-    error, precision, factored_anywhere, monkeypatch
+    error, precision, fused_anywhere, monkeypatch
 ):
     """Here the compiler gives the right bound, and a gradient that is wrong."""
     used, errs = [], error != "none"
@@ -58,7 +58,7 @@ def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
 
         return run
 
-    for module in ("descent", "factored", "engine"):
+    for module in ("updates.autograd", "updates.fused", "engine"):
         monkeypatch.setattr(f"topocaps.training.{module}.compiled", compiled)
     sequences = tc.Sequences.of(frames())
     training = tc.Training(tc.Sgd(1e-3), precision=precision)
@@ -76,7 +76,7 @@ def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
 
 
 def test_layers_that_keep_statistics_have_kept_none_before_the_first_step(monkeypatch):
-    for module in ("descent", "engine"):
+    for module in ("updates.autograd", "engine"):
         monkeypatch.setattr(f"topocaps.training.{module}.compiled", lambda function: function)
     normed = model(topography=TOPOGRAPHY)
     normed.z_given_x.network.insert(1, torch.nn.BatchNorm1d(6))  # of six frames
@@ -95,7 +95,7 @@ def test_energies_are_never_summed_in_a_lower_precision():
 
 @pytest.mark.parametrize("able", [True, False])
 def test_precision_is_part_of_what_is_recorded(able, tmp_path, monkeypatch):
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: able)
     training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
     run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
     settings = run.folder.settings()
@@ -110,7 +110,7 @@ def test_precision_is_part_of_what_is_recorded(able, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("able", [True, False])
 def test_a_cpu_multiplies_in_bf16_where_it_can_and_may(able, monkeypatch):
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: able)
     here = [kind.on(torch.device("cpu")).value for kind in tc.Precision]
     assert here == ["fp32", "fp32", "bf16" if able else "fp32"]
     with tc.Precision.BF16.products(torch.device("cpu")):
@@ -123,11 +123,11 @@ def test_a_run_that_goes_on_where_products_are_others_says_so(tmp_path, monkeypa
     training = tc.Training(tc.Sgd(), batch=4, epochs=2, precision="bf16")
     for able, watcher in ((False, StopAt(3)), (True, StopAt(6)), (True, Silent())):
         monkeypatch.setattr(
-            "topocaps.training.precision.multiplies_bf16", lambda device, able=able: able
+            "topocaps.training.settings.multiplies_bf16", lambda device, able=able: able
         )
         stopped = isinstance(watcher, StopAt)
         with pytest.raises(tc.Interrupted) if stopped else nullcontext():
             tc.fit(model(), frames(), training=training, out=tmp_path, watcher=watcher)
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: False)
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: False)
     run = tc.fit(model(), frames(), training=training, out=tmp_path, watcher=Silent())
     assert run.folder.settings()["products"] == "fp32, then bf16"  # it was finished by then

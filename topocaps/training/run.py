@@ -21,11 +21,10 @@ from topocaps.generative import GenerativeModel, check_values
 from topocaps.latents.topography import Topography
 from topocaps.machine import free_memory
 from topocaps.references import references
-from topocaps.training.checkpoint import Progress, step_of
-from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
+from topocaps.training.store import Progress, RunFolder, step_of
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import EpochLog, Watcher, on_terminal
 from topocaps.wording import counted

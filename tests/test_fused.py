@@ -11,23 +11,23 @@ from test_training import frames, model, weights
 import topocaps as tc
 from topocaps.networks import GaussianEncoder, Linear
 from topocaps.training.engine import Engine
-from topocaps.training.factored import Factored
-from topocaps.training.layers import factor, layers_are_called_once
 from topocaps.training.stack import Stack
+from topocaps.training.updates.fused import FusedUpdate
+from topocaps.training.updates.layers import layers_are_called_once, replace_linear_layers
 
-FACTORED = {
+TRAININGS = {
     "sgd": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16"),
     "adam": tc.Training(tc.Adam(lr=1e-3), batch=4, precision="bf16"),
     "clipped": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16", clip=5.0),
 }
 
 
-@pytest.mark.parametrize("how", FACTORED)
+@pytest.mark.parametrize("how", TRAININGS)
 @pytest.mark.parametrize("members", [1, 4])
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_factored_gradients_train_as_written_ones(how, members, norm, factored_anywhere):
+def test_factored_gradients_train_as_written_ones(how, members, norm, fused_anywhere):
     """Up to the rounding of bf16: weights move together, and far more than they differ."""
-    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+    training, sequences = TRAININGS[how], tc.Sequences.of(frames())
     before, factored, plain = (company(norm=norm)[:members] for _ in range(3))
     near = (
         0.35 if how == "adam" else 0.15
@@ -52,7 +52,7 @@ def test_factored_gradients_train_as_written_ones(how, members, norm, factored_a
 @pytest.mark.parametrize("norm", ["none", "weight"])
 @pytest.mark.parametrize("hidden", [(13, 21), (16,)])
 def test_without_rounding_factored_steps_are_the_written_ones(
-    hidden, norm, rule, stop, factored_anywhere, monkeypatch
+    hidden, norm, rule, stop, fused_anywhere, monkeypatch
 ):
     """Also where gradients are much shortened, widths are odd, and steps go on from a state."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
@@ -95,7 +95,7 @@ def test_without_rounding_factored_steps_are_the_written_ones(
 
 
 def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_clipped(
-    factored_anywhere,
+    fused_anywhere,
 ):
     for precision in ("bf16", "fp32"):
         one = model()
@@ -110,7 +110,7 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere):
+def test_members_of_a_stack_have_clips_of_their_own(precision, fused_anywhere):
     """Each goes as it goes alone; one that has no clip is not held back, nor saved."""
     rule = tc.Training(tc.Sgd(lr=1e-3, momentum=0.0), batch=4, precision=precision)
     clips = (None, 1e-3, 1e6)
@@ -176,8 +176,8 @@ def test_steps_that_a_model_changes_are_its_own(as_on_a_gpu):
     frozen.z_given_x.requires_grad_(False)
     shared.u_given_x.network[0].matrix = shared.z_given_x.network[0].matrix
     others = (model(kind=Slow), model(kind=Small), double, frozen, shared)
-    assert not any(Factored.suits(Stack([one], 6), BF16) for one in others)
-    assert Factored.suits(Stack([model()], 6), BF16)
+    assert not any(FusedUpdate.suits(Stack([one], 6), BF16) for one in others)
+    assert FusedUpdate.suits(Stack([model()], 6), BF16)
 
 
 def test_encoders_are_paired_only_where_that_changes_nothing():
@@ -197,11 +197,11 @@ def test_encoders_are_paired_only_where_that_changes_nothing():
         first, *rest = encoder.network
         encoder.network = torch.nn.Sequential(torch.nn.Sequential(first), *rest)
     for one, paired in ((own, 0), (encoders, 0), (slopes, 0), (nested, 0), (plain, 1)):
-        factor(one, 1)
+        replace_linear_layers(one, 1)
         assert hasattr(one, "encoders") == paired
 
 
-def test_normalised_weights_move_across_their_directions(factored_anywhere):
+def test_normalised_weights_move_across_their_directions(fused_anywhere):
     """dv is orthogonal to v (Eq. 15), for every row; nothing of it goes along."""
     one = model(norm="weight")
     layers = [layer for layer in one.modules() if isinstance(layer, Linear)]
@@ -220,8 +220,8 @@ def test_normalised_weights_move_across_their_directions(factored_anywhere):
 
 @pytest.mark.parametrize("how", ["sgd", "adam"])
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_states_do_not_know_how_gradients_were_made(how, norm, factored_anywhere):
-    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+def test_states_do_not_know_how_gradients_were_made(how, norm, fused_anywhere):
+    training, sequences = TRAININGS[how], tc.Sequences.of(frames())
     factored = Engine(company(norm=norm), sequences, range(4), training)
     factored.advance(1, 5, 1000)
     plain = Engine(company(norm=norm), sequences, range(4), replace(training, precision="fp32"))
@@ -241,13 +241,13 @@ def test_states_do_not_know_how_gradients_were_made(how, norm, factored_anywhere
 @pytest.mark.parametrize("norm", ["none", "weight"])
 def test_trained_parameters_lie_by_themselves(norm, monkeypatch):
     """Others save what a parameter lies in: that must not be all of the model, nor moments."""
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: True)
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: True)
     built = tc.TopographicVAE.mlp(
         (1, 8, 8), tc.Topography(2, (5,), (3,), window=3), hidden=(32, 16), norm=norm
     )
     training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
     engine = Engine([built], tc.Sequences.of(torch.rand(8, 5, 1, 8, 8)), [0], training)
-    assert isinstance(engine.parts[0].descent, Factored)
+    assert isinstance(engine.parts[0].update, FusedUpdate)
     engine.advance(1, 2, 2)
     engine.write_back()
     held = [parameter.untyped_storage() for parameter in built.parameters()]
@@ -257,14 +257,14 @@ def test_trained_parameters_lie_by_themselves(norm, monkeypatch):
 
 
 @pytest.mark.parametrize("norm", ["none", "weight"])
-@pytest.mark.parametrize("how", FACTORED)
-def test_weights_move_band_by_band_as_at_once(how, norm, factored_anywhere, monkeypatch):
+@pytest.mark.parametrize("how", TRAININGS)
+def test_weights_move_band_by_band_as_at_once(how, norm, fused_anywhere, monkeypatch):
     found = []
     for rows in (2**30, 1, 3):
-        monkeypatch.setattr("topocaps.training.factored.CACHED", 1)
-        monkeypatch.setattr("topocaps.training.factored.LEAST", rows)
+        monkeypatch.setattr("topocaps.training.updates.fused.CACHED", 1)
+        monkeypatch.setattr("topocaps.training.updates.fused.MIN_ROWS", rows)
         models = company(norm=norm)
-        engine = Engine(models, tc.Sequences.of(frames()), range(4), FACTORED[how])
+        engine = Engine(models, tc.Sequences.of(frames()), range(4), TRAININGS[how])
         engine.advance(1, 3, 1000)
         engine.write_back()
         found.append(models)
