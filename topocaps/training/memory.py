@@ -68,14 +68,18 @@ def split(
     sequences: SequenceSet,
     training: Training | Sequence[Training],
     free: int,
+    most: int | None = None,
 ) -> list[list[int]]:
-    """Return the indices of the models of each part; a part fits into the free memory."""
-    if not models:
-        return []
+    """Return the indices of the models of each part.
+
+    Args:
+        free: bytes that a part may need, with a margin.
+        most: largest number of models of a part.
+    """
     trainings = for_each(training, len(models))
     alone = [plan([m], sequences, one) for m, one in zip(models, trainings, strict=True)]
     room = int(USABLE * free)  # the data are allocated already
-    parts: list[list[int]] = [[]]
+    parts: list[list[int]] = []
     used = 0
     for place, one in enumerate(alone):
         needs = one.total - one.data
@@ -84,7 +88,7 @@ def split(
                 f"a model needs {_size(needs)} beside its data, and {_size(free)} are free: take a "
                 f"smaller batch than {trainings[0].batch}, or smaller layers"
             )
-        if used + needs > room:
+        if not parts or used + needs > room or len(parts[-1]) == most:
             parts.append([])
             used = 0
         parts[-1].append(place)
