@@ -17,8 +17,8 @@ from topocaps.models import VAE
 from topocaps.recipes import dsprites
 from topocaps.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
-from topocaps.training.precision import Precision
 from topocaps.training.run import describe_device
+from topocaps.training.settings import Precision
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference

@@ -20,7 +20,7 @@ from torch.distributions import (
 )
 
 from topocaps import ProductOfStudentT, TopographicStudentT, Topography
-from topocaps.capsules import Belief, Capsules, concrete
+from topocaps.capsules import Capsules, LayerPosterior, concrete
 from topocaps.capsules.layers import log_normal
 from topocaps.evidence import (
     Draws,
@@ -74,8 +74,10 @@ FORMS = {
         Bernoulli(logits=LOGITS).log_prob((VALUE > 0).double()),
     ),
     "chance of a relaxed presence": (concrete.log_chance(VALUE, LOGITS, 0.7), relaxed(0.7)),
-    "density of a belief": (
-        Belief(LOGITS[..., 0], Q.mean, Q.stddev).log_density(Capsules(VALUE[..., 0], VALUE), 0.7),
+    "density of a layer's posterior": (
+        LayerPosterior(LOGITS[..., 0], Q.mean, Q.stddev).log_density(
+            Capsules(VALUE[..., 0], VALUE), 0.7
+        ),
         relaxed(0.7, LOGITS[..., 0], VALUE[..., 0]).sum(-1) + Q.log_prob(VALUE).sum((-2, -1)),
     ),
     "a draw of a presence": (

@@ -9,7 +9,7 @@ from small_capsules import both_poses, images_of, model_of
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from topocaps.capsules import Belief, Connection, Poses, concrete, poses
+from topocaps.capsules import Connection, LayerPosterior, Poses, concrete, poses
 from topocaps.capsules.free_form import optimise
 from topocaps.capsules.model import in_image
 from topocaps.data import geometry
@@ -22,7 +22,7 @@ def test_the_terms_of_the_bound_are_those_of_equation_8(poses_are, turns):
     model = model_of((2, 3), poses_are=poses_are, turns=turns, temperature=0.7, noise=0.3)
     x = images_of(model, 5, 2)
     turn = model.upright(x)
-    wholes, parts = model.believe(x, turn)
+    wholes, parts = model.encode(x, turn)
     above, below = model.draw((wholes, parts))
     found = model.bound(x, (wholes, parts), (above, below), turn)
     drawn = Normal(model.templates(in_image(below, turn)), 0.3)
@@ -45,7 +45,7 @@ def test_the_terms_of_the_bound_are_those_of_equation_8(poses_are, turns):
 def test_the_density_of_a_scene_has_that_of_its_turn(turns):
     model = model_of((2, 3), turns=turns, noise=0.3)
     x = images_of(model, 5)
-    layers = model.draw(model.believe(x))
+    layers = model.draw(model.encode(x))
     turn = model.rotations[torch.arange(5) % turns] if turns > 1 else None
     wanted = model.log_prior(layers[0]) + model.links[0].log_density(*layers)
     pixels = Normal(model.templates(in_image(layers[1], turn)), 0.3).log_prob(x)
@@ -140,7 +140,7 @@ def test_the_turn_of_a_scene_is_the_one_with_the_highest_bound():
     x = images_of(model, 6, 2)
     bounds = []
     for turn in model.rotations.expand(6, 2, 4, 6).unbind(2):
-        beliefs = model.believe(x, turn)
+        beliefs = model.encode(x, turn)
         values = [belief.values(model.temperature) for belief in beliefs]
         bounds.append(model.bound(x, beliefs, values, turn).elbo)
     best = torch.stack(bounds).argmax(0)
@@ -159,13 +159,13 @@ def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
     monkeypatch.setattr(model, "draw", values)
     leaves = [
         [nn.Parameter(one.detach().clone()) for one in (b.logits, b.poses, b.spread.log())]
-        for b in model.believe(x)
+        for b in model.encode(x)
     ]
     optimiser = torch.optim.Adam([leaf for layer in leaves for leaf in layer], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 6)
     wanted = []
     for _ in range(7):
-        beliefs = [Belief(logits, where, spread.exp()) for logits, where, spread in leaves]
+        beliefs = [LayerPosterior(logits, where, spread.exp()) for logits, where, spread in leaves]
         bound = model.bound(x, beliefs, values(beliefs)).elbo
         wanted.append(bound.detach())
         optimiser.zero_grad()

@@ -18,8 +18,8 @@ from topocaps.recipes.tables import TABLES, Number, Table
 from topocaps.results import PUT_OFF, Results
 from topocaps.results_page import draw, write_page
 from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
-from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
+from topocaps.training.store import RunFolder
 
 #: a step of a model in a table, as measured: batches of 8, with normed weights, batches of 128,
 #: part-whole models

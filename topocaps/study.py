@@ -20,8 +20,8 @@ from topocaps.metrics.intervals import at_the_ends
 from topocaps.recipes import DATA, BaseRecipe, Splits, find
 from topocaps.report import Section, page
 from topocaps.training import RunFolder, fit_together, load
-from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
+from topocaps.training.store import SCHEMA
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
 

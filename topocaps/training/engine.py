@@ -19,8 +19,6 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import with_doubles
 from topocaps.generative import GenerativeModel
-from topocaps.training.descent import Descent, Plain, apart, compiled, side_by_side
-from topocaps.training.factored import Factored
 from topocaps.training.settings import Training, for_each
 from topocaps.training.stack import (
     DeviceRandomness,
@@ -29,6 +27,14 @@ from topocaps.training.stack import (
     by_architecture,
     randomness,
 )
+from topocaps.training.updates.autograd import AutogradUpdate
+from topocaps.training.updates.base import (
+    Update,
+    compiled,
+    max_relative_difference,
+    run_concurrently,
+)
+from topocaps.training.updates.fused import FusedUpdate
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
 LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
@@ -95,7 +101,7 @@ class Engine:
             part.left_out.zero_()
         for step in range(first - 1, first - 1 + count):
             for part in self.parts:
-                part.descent.set_rate(part.training.optimiser.lr_at(step, steps))
+                part.update.set_lr(part.training.optimiser.lr_at(step, steps))
             if self._graph is None:
                 self._step()
             else:
@@ -111,10 +117,10 @@ class Engine:
         """Which models are no longer finite: since which step, and in which term."""
         return {place: why for part in self.parts for place, why in part.failures().items()}
 
-    def look_at_weights(self) -> None:
+    def flag_nonfinite_weights(self) -> None:
         """Count models with weights that are not finite as failed, before their next bound is."""
         for part in self.parts:
-            part.look_at_weights(self.step)
+            part.flag_nonfinite_weights(self.step)
 
     def state(self, place: int) -> dict[str, Tensor]:
         """Everything a model needs to go on, as tensors of its own."""
@@ -123,7 +129,7 @@ class Engine:
         for name, value in self.weights(place).items():
             found[f"model.{name}"] = value
         for name, _ in stack.model.named_parameters():
-            for key, value in part.descent.moments(name).items():
+            for key, value in part.update.moments(name).items():
                 found[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
         return found
 
@@ -144,9 +150,9 @@ class Engine:
             kind, _, rest = key.partition(".")
             moment, _, name = rest.partition(".")
             if kind == "optimiser":
-                held = part.descent.moment(name, moment)
+                held = part.update.moment(name, moment)
                 part.stack.of_member(held, member).copy_(state[key])
-        part.descent.refresh()
+        part.update.refresh()
 
     def write_back(self) -> None:
         """Give the models what the stacks have learned."""
@@ -161,7 +167,7 @@ class Engine:
         """One step up the bound for every model."""
         self.step += 1
         work = [functools.partial(part.advance, self.sequences, self.step) for part in self.parts]
-        side_by_side(work, self._streams)
+        run_concurrently(work, self._streams)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """The step as a CUDA graph. The steps that warm it up leave no trace."""
@@ -177,7 +183,7 @@ class Engine:
             with torch.cuda.graph(graph):
                 self._step()
         for part in self.parts:
-            part.descent.forget()
+            part.update.reset()
             part.failed.zero_()
         return graph
 
@@ -194,7 +200,7 @@ def _untouched(*stacks: Stack) -> Iterator[None]:
 
 
 class _Part:
-    """A stack in an engine: its random numbers, its descent, its statistics."""
+    """A stack in an engine: its random numbers, its update, its statistics."""
 
     def __init__(
         self,
@@ -208,8 +214,9 @@ class _Part:
         drawn = with_doubles(device)  # sequences are chosen in float64
         self.device = device
         self.randomness: Randomness = randomness(seeds, drawn)
-        way = Factored if Factored.suits(stack, self.training) else Plain
-        self.descent: Descent = way(stack, self.training, [one.clip for one in trainings])
+        kind_of_update = FusedUpdate if FusedUpdate.suits(stack, self.training) else AutogradUpdate
+        clips = [one.clip for one in trainings]
+        self.update: Update = kind_of_update(stack, self.training, clips)
         self.terms = stack.model.terms
         kind = torch.float64 if drawn == device else torch.float32
         self.sums = torch.zeros(len(stack), len(self.terms), dtype=kind, device=device)
@@ -224,10 +231,11 @@ class _Part:
         with _untouched(self.stack), torch.random.fork_rng():
             numbers = randomness(range(len(self.stack)), with_doubles(self.device))
             given = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
-            plain = self.descent.gradients(sequences, *given)
-            self.descent.compile()
+            plain = self.update.gradients(sequences, *given)
+            self.update.compile()
             try:
-                off = apart(self.descent.gradients(sequences, *given), plain, len(self.stack))
+                compiled_gradients = self.update.gradients(sequences, *given)
+                off = max_relative_difference(compiled_gradients, plain, len(self.stack))
                 why = (
                     f"compiled code has other gradients than plain code, by {off:.0%} (the "
                     "compiler errs, or layers draw random numbers of their own)"
@@ -239,13 +247,13 @@ class _Part:
         if off <= ALIKE:
             self.record = compiled(_record)
             return
-        self.descent.compile(False)
+        self.update.compile(False)
         warnings.warn(f"{why}: plain code is used, and is slower", stacklevel=2)
 
     def advance(self, sequences: SequenceSet, step: Tensor) -> None:
         """One step for every member."""
         given = self._draw(self.randomness, sequences, step)
-        terms, updated = self.descent.step(sequences, *given)
+        terms, updated = self.update.step(sequences, *given)
         self.record(terms, updated, step, self.sums, self.failed, self.left_out)
 
     def _draw(
@@ -261,7 +269,7 @@ class _Part:
         ]
 
     @torch.no_grad()
-    def look_at_weights(self, step: Tensor) -> None:
+    def flag_nonfinite_weights(self, step: Tensor) -> None:
         finite = torch.ones(len(self.stack), dtype=torch.bool, device=self.failed.device)
         for parameter in self.stack.model.parameters():
             finite &= parameter.reshape(len(self.stack), -1).isfinite().all(1)

@@ -15,9 +15,9 @@ from topocaps.data.sequences import SequenceSet
 from topocaps.device import steady_arithmetic
 from topocaps.errors import Interrupted
 from topocaps.generative import GenerativeModel
-from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
+from topocaps.training.store import Progress, restore_states, save_states
 from topocaps.training.validation import (
     VALIDATION,
     best_epoch,
@@ -65,7 +65,7 @@ def train(
     def save() -> None:
         nonlocal saved, saving
         start = time.monotonic()
-        engine.look_at_weights()
+        engine.flag_nonfinite_weights()
         look_for_failures()
         for one in progress:
             one.seconds = before + start - began

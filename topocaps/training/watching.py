@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from topocaps.training.folder import RunFolder
+from topocaps.training.store import RunFolder
 
 
 class Watcher(Protocol):

@@ -1,4 +1,4 @@
-"""Gradients that are kept as two factors train as written ones."""
+"""The fused update trains as autograd does."""
 
 import itertools
 from dataclasses import replace
@@ -11,27 +11,27 @@ from test_training import frames, model, weights
 import topocaps as tc
 from topocaps.networks import GaussianEncoder, Linear
 from topocaps.training.engine import Engine
-from topocaps.training.factored import Factored
-from topocaps.training.layers import factor, layers_are_called_once
 from topocaps.training.stack import Stack
+from topocaps.training.updates.fused import FusedUpdate
+from topocaps.training.updates.layers import layers_are_called_once, replace_linear_layers
 
-FACTORED = {
+TRAININGS = {
     "sgd": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16"),
     "adam": tc.Training(tc.Adam(lr=1e-3), batch=4, precision="bf16"),
     "clipped": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16", clip=5.0),
 }
 
 
-@pytest.mark.parametrize("how", FACTORED)
+@pytest.mark.parametrize("how", TRAININGS)
 @pytest.mark.parametrize("members", [1, 4])
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_factored_gradients_train_as_written_ones(how, members, norm, factored_anywhere):
-    """Up to the rounding of bf16: weights move together, and far more than they differ."""
-    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+def test_fused_update_trains_as_autograd(how, members, norm, fused_anywhere):
+    """Weights differ by the rounding of bf16, far less than they move."""
+    training, sequences = TRAININGS[how], tc.Sequences.of(frames())
     before, factored, plain = (company(norm=norm)[:members] for _ in range(3))
     near = (
         0.35 if how == "adam" else 0.15
-    )  # Adam goes as far for a gradient that is mostly rounding
+    )  # Adam takes full steps along gradients that are mostly rounding errors
     elbos = []
     for models, precision in ((factored, "bf16"), (plain, "fp32")):
         engine = Engine(models, sequences, range(members), replace(training, precision=precision))
@@ -51,10 +51,10 @@ def test_factored_gradients_train_as_written_ones(how, members, norm, factored_a
 @pytest.mark.parametrize("rule", [tc.Sgd(lr=1e-2), tc.Adam(lr=1e-3)], ids=["sgd", "adam"])
 @pytest.mark.parametrize("norm", ["none", "weight"])
 @pytest.mark.parametrize("hidden", [(13, 21), (16,)])
-def test_without_rounding_factored_steps_are_the_written_ones(
-    hidden, norm, rule, stop, factored_anywhere, monkeypatch
+def test_fused_update_without_rounding_equals_autograd(
+    hidden, norm, rule, stop, fused_anywhere, monkeypatch
 ):
-    """Also where gradients are much shortened, widths are odd, and steps go on from a state."""
+    """It does so with small clips, odd widths and a restored state too."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
     clips, steps = (0.1, None, 0.5), 10
 
@@ -94,8 +94,8 @@ def test_without_rounding_factored_steps_are_the_written_ones(
             assert (p - q).norm() < 4e-3 * (q - r).norm() + 1e-7, name
 
 
-def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_clipped(
-    factored_anywhere,
+def test_clipping_skips_steps_whose_gradient_is_not_finite(
+    fused_anywhere,
 ):
     for precision in ("bf16", "fp32"):
         one = model()
@@ -110,8 +110,8 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_where_gradients_are_cli
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere):
-    """Each goes as it goes alone; one that has no clip is not held back, nor saved."""
+def test_members_of_a_stack_have_clips_of_their_own(precision, fused_anywhere):
+    """A member without a clip is not scaled, and does not skip steps."""
     rule = tc.Training(tc.Sgd(lr=1e-3, momentum=0.0), batch=4, precision=precision)
     clips = (None, 1e-3, 1e6)
     models = [model(seed=5) for _ in clips]
@@ -137,7 +137,7 @@ def test_members_of_a_stack_have_clips_of_their_own(precision, factored_anywhere
     assert kept == [False, True, True]
 
 
-def test_only_layers_that_are_called_once_are_factored():
+def test_layers_that_are_shared_or_unused_are_not_called_once():
     shared, unused = model(), model()
     shared.u_given_x.network = shared.z_given_x.network
     unused.x_given_t.network.never = Linear(3, 3)
@@ -149,15 +149,15 @@ def test_only_layers_that_are_called_once_are_factored():
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Precisions are what they would be there."""
+    """Use every precision as a GPU would."""
     monkeypatch.setattr(tc.Precision, "on", lambda self, device: self)
 
 
 BF16 = tc.Training(tc.Sgd(lr=1e-2), batch=4, precision="bf16")
 
 
-def test_steps_that_a_model_changes_are_its_own(as_on_a_gpu):
-    """Rates, what follows a step, frozen, shared and unknown layers are for plain steps."""
+def test_fused_update_does_not_suit_models_that_change_the_step(as_on_a_gpu):
+    """It supports no rates, projections, frozen or shared parameters, or other layers."""
 
     class Slow(tc.TopographicVAE):
         def rate_of(self, name):
@@ -176,8 +176,8 @@ def test_steps_that_a_model_changes_are_its_own(as_on_a_gpu):
     frozen.z_given_x.requires_grad_(False)
     shared.u_given_x.network[0].matrix = shared.z_given_x.network[0].matrix
     others = (model(kind=Slow), model(kind=Small), double, frozen, shared)
-    assert not any(Factored.suits(Stack([one], 6), BF16) for one in others)
-    assert Factored.suits(Stack([model()], 6), BF16)
+    assert not any(FusedUpdate.suits(Stack([one], 6), BF16) for one in others)
+    assert FusedUpdate.suits(Stack([model()], 6), BF16)
 
 
 def test_encoders_are_paired_only_where_that_changes_nothing():
@@ -197,16 +197,16 @@ def test_encoders_are_paired_only_where_that_changes_nothing():
         first, *rest = encoder.network
         encoder.network = torch.nn.Sequential(torch.nn.Sequential(first), *rest)
     for one, paired in ((own, 0), (encoders, 0), (slopes, 0), (nested, 0), (plain, 1)):
-        factor(one, 1)
+        replace_linear_layers(one, 1)
         assert hasattr(one, "encoders") == paired
 
 
-def test_normalised_weights_move_across_their_directions(factored_anywhere):
-    """dv is orthogonal to v (Eq. 15), for every row; nothing of it goes along."""
+def test_directions_of_normalised_weights_move_orthogonally_to_themselves(fused_anywhere):
+    """dv is orthogonal to v (Eq. 15), for every row."""
     one = model(norm="weight")
     layers = [layer for layer in one.modules() if isinstance(layer, Linear)]
     with torch.no_grad():
-        for layer in layers:  # lengths that are not those of the directions
+        for layer in layers:  # so that g differs from |v|
             layer.length.mul_(1.7)
             layer.direction.mul_(0.6)
     before = [layer.direction.clone() for layer in layers]
@@ -220,8 +220,8 @@ def test_normalised_weights_move_across_their_directions(factored_anywhere):
 
 @pytest.mark.parametrize("how", ["sgd", "adam"])
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_states_do_not_know_how_gradients_were_made(how, norm, factored_anywhere):
-    training, sequences = FACTORED[how], tc.Sequences.of(frames())
+def test_states_are_the_same_for_both_updates(how, norm, fused_anywhere):
+    training, sequences = TRAININGS[how], tc.Sequences.of(frames())
     factored = Engine(company(norm=norm), sequences, range(4), training)
     factored.advance(1, 5, 1000)
     plain = Engine(company(norm=norm), sequences, range(4), replace(training, precision="fp32"))
@@ -239,15 +239,15 @@ def test_states_do_not_know_how_gradients_were_made(how, norm, factored_anywhere
 
 
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_trained_parameters_lie_by_themselves(norm, monkeypatch):
-    """Others save what a parameter lies in: that must not be all of the model, nor moments."""
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: True)
+def test_trained_parameters_have_storage_of_their_own(norm, monkeypatch):
+    """Other libraries save the whole storage: it must hold no other parameter and no moments."""
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: True)
     built = tc.TopographicVAE.mlp(
         (1, 8, 8), tc.Topography(2, (5,), (3,), window=3), hidden=(32, 16), norm=norm
     )
     training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
     engine = Engine([built], tc.Sequences.of(torch.rand(8, 5, 1, 8, 8)), [0], training)
-    assert isinstance(engine.parts[0].descent, Factored)
+    assert isinstance(engine.parts[0].update, FusedUpdate)
     engine.advance(1, 2, 2)
     engine.write_back()
     held = [parameter.untyped_storage() for parameter in built.parameters()]
@@ -257,14 +257,14 @@ def test_trained_parameters_lie_by_themselves(norm, monkeypatch):
 
 
 @pytest.mark.parametrize("norm", ["none", "weight"])
-@pytest.mark.parametrize("how", FACTORED)
-def test_weights_move_band_by_band_as_at_once(how, norm, factored_anywhere, monkeypatch):
+@pytest.mark.parametrize("how", TRAININGS)
+def test_updates_of_bands_of_rows_equal_one_update(how, norm, fused_anywhere, monkeypatch):
     found = []
     for rows in (2**30, 1, 3):
-        monkeypatch.setattr("topocaps.training.factored.CACHED", 1)
-        monkeypatch.setattr("topocaps.training.factored.LEAST", rows)
+        monkeypatch.setattr("topocaps.training.updates.fused.CACHED", 1)
+        monkeypatch.setattr("topocaps.training.updates.fused.MIN_ROWS", rows)
         models = company(norm=norm)
-        engine = Engine(models, tc.Sequences.of(frames()), range(4), FACTORED[how])
+        engine = Engine(models, tc.Sequences.of(frames()), range(4), TRAININGS[how])
         engine.advance(1, 3, 1000)
         engine.write_back()
         found.append(models)
