@@ -66,7 +66,7 @@ ROOM_OF = {
     "topocaps.streaming": "models",
     "topocaps.study": "study",
     "topocaps.training": "training",
-    "topocaps.traversing": "metrics",
+    "topocaps.traversing": "study",
     "topocaps.version": "foundation",
     "topocaps.wording": "foundation",
 }
@@ -75,7 +75,6 @@ ROOM_OF = {
 BREACHES = {
     ("topocaps.building", "topocaps.capsules"),
     ("topocaps.study", "topocaps.recipes"),
-    ("topocaps.traversing", "topocaps.figures"),
 }
 
 

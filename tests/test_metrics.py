@@ -9,7 +9,8 @@ from torch.distributions import Bernoulli, Independent, Normal
 
 from topocaps import VAE, BadInput, Topography, metrics
 from topocaps.latents.rolling import roll
-from topocaps.metrics.traversal import EDGE, Traversal, unseen_lags
+from topocaps.metrics.rolled_traversal import EDGE, Traversal
+from topocaps.metrics.traversal_plan import unseen_lags
 
 S = D = 6
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from topocaps.arithmetic import seeded
-from topocaps.metrics.traversal import EDGE, nats, squared_error
+from topocaps.metrics.rolled_traversal import EDGE, nats, squared_error
 from topocaps.networks import Likelihood
 from topocaps.sequence_model import SequenceModel
 
