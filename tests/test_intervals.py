@@ -83,6 +83,7 @@ def test_per_sequence_has_what_evaluate_averages():
     found, told = metrics.per_sequence(model, x, samples=3), metrics.evaluate(model, x, samples=3)
     assert set(found) == {
         "log_px", "log_px_paper", "log_px_per_frame", "elbo", "equivariance_error",
+        "equivariance_error_squared",
         "traversal_gain", "gain all",
     }  # fmt: skip
     for name in set(found) - {"gain all"}:

@@ -1,24 +1,18 @@
 """Metrics of models and of codes: equivariance, traversals, disentanglement, probes and others."""
 
+from topocaps.metrics.attribute_predictability import sap
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.codes import Score
+from topocaps.metrics.dci_scores import DCI, dci
 from topocaps.metrics.decoded_traversal import DecodedTraversal
-from topocaps.metrics.disentanglement import (
-    DCI,
-    Score,
-    dci,
-    equal_counts,
-    equal_widths,
-    factor_vae_score,
-    mig,
-    sap,
-)
 from topocaps.metrics.equivariance import (
     chance_equivariance_error,
     equivariance_error,
     equivariance_errors,
 )
 from topocaps.metrics.evaluation import evaluate, per_sequence
+from topocaps.metrics.factor_vae import factor_vae_score
 from topocaps.metrics.intervals import Mean
 from topocaps.metrics.lie import (
     LieError,
@@ -29,6 +23,7 @@ from topocaps.metrics.lie import (
     lie_error,
 )
 from topocaps.metrics.missing_frames import filled_costs
+from topocaps.metrics.mutual_information import equal_counts, equal_widths, mig
 from topocaps.metrics.neighbours import (
     Smoothness,
     nearest_neighbour_accuracy,

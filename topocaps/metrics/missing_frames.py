@@ -1,10 +1,9 @@
-"""Frames that are missing: how well they are filled in."""
+"""How well a model fills in missing frames."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,12 @@ from topocaps.metrics.rolled_traversal import EDGE, nats, squared_error
 from topocaps.networks import Likelihood
 from topocaps.sequence_model import SequenceModel
 
-SHARES = (0.1, 0.3, 0.5)
-_SURE = 1e-6  # no frame is filled in with more certainty than that
+SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames
+_EDGE = 1e-6  # distance from 0 and 1 of the probabilities in frames that a model fills in
 
 
 def some_missing(x: Tensor, share: float, seed: int = 0) -> Tensor:
-    """A mask, False for a random ``share`` of frames; one at least of every sequence stays."""
+    """Return a mask that is False for a random share of frames, but not for all of a sequence."""
     with seeded(seed):
         draw = torch.rand(x.shape[:2])
     return ((draw >= share) | (draw == draw.amax(1, keepdim=True))).to(x.device)
@@ -34,34 +33,43 @@ def filled_costs(
     seed: int = 0,
     closed: bool | None = None,
 ) -> dict[str, dict[str, float]]:
-    """{share missing: costs of a missing frame}, in nats (squared errors for a Gaussian decoder).
+    """Return the mean costs of a missing frame: {share missing: {method: cost}}.
 
-    Frames are taken out at random, at least one of every sequence stays, and those whose image is
-    shown by another do not count. ``filled`` rolls the nearest frame's t by ``rate`` sites a frame
-    (the model's own unless given; round the ends where sequences are ``closed``, as in
-    ``SequenceModel.fill``), ``held`` decodes it as it is, ``mean`` is the mean of the frames
-    that are there (no more certain than 0.001; the others, than 0.000001).
+    Costs are nats, or squared errors if the decoder is Gaussian. Frames are removed at random. A
+    missing frame that equals a present one does not count. The methods are:
+
+    - ``filled``: t of the nearest present frame, rolled, as in `SequenceModel.fill`;
+    - ``held``: t of the nearest present frame, not rolled;
+    - ``mean``: the mean of the present frames.
+
+    Probabilities are clamped at a distance of 0.001 from 0 and 1 for ``mean``, and of 0.000001 for
+    the others.
+
+    Args:
+        shares: shares of frames that are missing.
+        rate: sites rolled a frame; by default the model's rate.
+        seed: seed of the masks.
+        closed: as in `SequenceModel.fill`.
     """
-    bernoulli = model.likelihood is Likelihood.BERNOULLI
-    found: dict[str, dict[str, float]] = {}
+    costs_by_share: dict[str, dict[str, float]] = {}
     for share in shares:
         mask = some_missing(x, share, seed)
         same = (x[:, :, None] == x[:, None]).flatten(3).all(3)  # batch time time
         counts = ~mask & ~(same & mask[:, None]).any(2)
-        there = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
-        mean = (x * there).sum(1, keepdim=True) / there.sum(1, keepdim=True)
-        ways: dict[str, Any] = {
+        present = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
+        mean = (x * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+        predictions = {
             "filled": model.fill(x, mask, rate, closed=closed),
             "held": model.fill(x, mask, 0.0, closed=closed),
             "mean": mean.expand_as(x),
         }
         costs = {}
-        for name, shown in ways.items():
-            if bernoulli:
-                edge = EDGE if name == "mean" else _SURE
-                cost = nats(shown.clamp(edge, 1 - edge), x)
+        for name, predicted in predictions.items():
+            if model.likelihood is Likelihood.BERNOULLI:
+                edge = EDGE if name == "mean" else _EDGE
+                cost = nats(predicted.clamp(edge, 1 - edge), x)
             else:
-                cost = squared_error(shown, x)
+                cost = squared_error(predicted, x)
             costs[name] = cost[counts].mean().item() if counts.any() else math.nan
-        found[f"{share:g}"] = costs
-    return found
+        costs_by_share[f"{share:g}"] = costs
+    return costs_by_share

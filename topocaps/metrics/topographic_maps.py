@@ -1,4 +1,4 @@
-"""Topographic maps: which image excites each site most, and whether neighbours like the same."""
+"""Topographic maps: the image that excites each site most, and the agreement of neighbours."""
 
 from __future__ import annotations
 
@@ -13,51 +13,54 @@ from topocaps.sequence_model import SequenceModel
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often neighbouring sites have the same class, against sites that were shuffled."""
+    """Share of neighbouring sites of one class, beside that of shuffled classes."""
 
-    observed: float
-    shuffled: float  # mean over permutations
-    p_value: float  # of no organisation: share of permutations that agree at least as often
+    observed: float  #: share of neighbours that agree
+    shuffled: float  #: mean share over permutations
+    p_value: float  #: share of permutations that agree at least as often
 
 
 @torch.no_grad()
 def strongest_images(model: SequenceModel, sequences: SequenceSet, batch: int = 500) -> Tensor:
-    """The number of the sequence whose first frame excites a site most: (capsules, *shape)."""
-    best = None
-    which = None
+    """Return the sequence whose first frame excites each site most: (capsules, *shape)."""
+    best, which = torch.empty(0), torch.empty(0)
     for n, one in enumerate(sequences.whole().batches(batch)):
         t = model.encode(one.x)[:, 0]  # batch capsules *shape
         value, index = t.max(0)
         index = index + n * batch
-        if best is None or which is None:
-            best, which = value, index
-        else:
-            which = torch.where(value > best, index, which)
-            best = torch.maximum(value, best)
-    assert which is not None
+        if n:
+            index = torch.where(value > best, index, which)
+            value = torch.maximum(value, best)
+        best, which = value, index
     return which.cpu()
 
 
 def neighbour_agreement(
     classes: Tensor, images: Tensor | None = None, permutations: int = 9999, seed: int = 0
 ) -> Agreement:
-    """Of the classes of a torus of sites, (rows, columns): the share of neighbours that agree.
+    """Return the share of neighbouring sites of a torus that have the same class.
 
-    Neighbours are the next site along either axis, round the edges. Where ``images`` are given,
-    the number of the image at every site, neighbours with the same image do not count: they agree
-    whatever it shows; and what is shuffled are the classes of images, which stay where they are.
-    The p-value counts the observed arrangement among the permutations, so that it is never 0.
+    Neighbours are adjacent along either axis, round the edges. The permutations shuffle the classes
+    of images; images keep their sites. The p-value counts the observed arrangement as one of the
+    permutations, so it is above 0.
+
+    Args:
+        classes: class of every site, (rows, columns).
+        images: index of the image at every site; by default all differ. Neighbours with the same
+            image do not count, since they agree in any case.
+        permutations: number of permutations.
+        seed: seed of the permutations.
     """
     generator = torch.Generator().manual_seed(seed)
     images = torch.arange(classes.numel()) if images is None else images.flatten()
-    different, at = images.unique(return_inverse=True)
-    of_image = torch.zeros_like(classes.flatten()[: len(different)])
-    of_image[at] = classes.flatten()
-    order = torch.rand(permutations, len(different), generator=generator).argsort(1)
-    layout = at.reshape(classes.shape)
+    distinct, image_at = images.unique(return_inverse=True)
+    class_of_image = torch.zeros_like(classes.flatten()[: len(distinct)])
+    class_of_image[image_at] = classes.flatten()
+    order = torch.rand(permutations, len(distinct), generator=generator).argsort(1)
+    layout = image_at.reshape(classes.shape)
     shuffled, observed = (
-        _agreement(of_image[which][:, at].reshape(-1, *classes.shape), layout[None])
-        for which in (order, torch.arange(len(different))[None])
+        _agreement(class_of_image[which][:, image_at].reshape(-1, *classes.shape), layout[None])
+        for which in (order, torch.arange(len(distinct))[None])
     )
     as_high = (shuffled >= observed).sum().item()
     return Agreement(
@@ -68,9 +71,10 @@ def neighbour_agreement(
 
 
 def _agreement(classes: Tensor, images: Tensor) -> Tensor:
-    """(maps, rows, columns), of one layout, to (maps,); 0 where all show the same image."""
-    agree, differ = (
-        torch.stack([found(of, of.roll(1, axis)) for axis in (1, 2)])
-        for found, of in ((torch.eq, classes), (torch.ne, images))
-    )
+    """Return the share of agreeing neighbours of each map: (maps, rows, columns) to (maps,).
+
+    It is 0 if all sites have the same image.
+    """
+    agree = torch.stack([classes == classes.roll(1, axis) for axis in (1, 2)])
+    differ = torch.stack([images != images.roll(1, axis) for axis in (1, 2)])
     return (agree & differ).sum((0, 2, 3)) / differ.sum((0, 2, 3)).clamp_min(1).double()
