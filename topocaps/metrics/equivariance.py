@@ -75,7 +75,8 @@ def equivariance_errors(
 def chance_equivariance_error(topography: TopographyLike, frames: int, rate: float = 1.0) -> float:
     """Return the expected error of capsules in random directions.
 
-    It is 13,272 for 18 capsules of 18 sites and 18 frames. E|u - v|_1 for independent random unit vectors is E|u - v|_2 times E|w|_1 for one of them.
+    It is 13,272 for 18 capsules of 18 sites and 18 frames. For independent random unit vectors u
+    and v, and another one w, E|u - v|_1 is E|u - v|_2 times E|w|_1.
 
     >>> from topocaps import Topography
     >>> round(chance_equivariance_error(Topography(15, (15,)), frames=15))
