@@ -17,8 +17,11 @@ from topocaps.evidence import BURDA_2016
 from topocaps.generative import GenerativeModel
 from topocaps.integrations import torchmetrics as adapted
 from topocaps.latents.topography import KELLER_2021
-from topocaps.metrics.disentanglement import CHEN_2018, EASTWOOD_2018, KIM_2018, KUMAR_2018
+from topocaps.metrics.attribute_predictability import KUMAR_2018
+from topocaps.metrics.dci_scores import EASTWOOD_2018
+from topocaps.metrics.factor_vae import KIM_2018
 from topocaps.metrics.lie import GRUVER_2022
+from topocaps.metrics.mutual_information import CHEN_2018
 from topocaps.models import KINGMA_2014
 from topocaps.recipes import DATA, RECIPES
 from topocaps.references import TOPOCAPS, cites, references

@@ -19,14 +19,7 @@ from sklearn.metrics import mutual_info_score
 from sklearn.svm import LinearSVC
 
 from topocaps import BadInput
-from topocaps.metrics.disentanglement import (
-    dci,
-    equal_counts,
-    equal_widths,
-    factor_vae_score,
-    mig,
-    sap,
-)
+from topocaps.metrics import dci, equal_counts, equal_widths, factor_vae_score, mig, sap
 
 
 def grid(*sizes, repeats=1):
@@ -322,7 +315,7 @@ def test_what_decides_a_score_is_said(function):
         (lambda c, f: (c[None], f), "must be"),
         (lambda c, f: (np.where(c == c[3], np.nan, c), f), "finite"),
         (lambda c, f: (c, f.astype(float)), "integers"),
-        (lambda c, f: (c, 0 * f), "no factor"),
+        (lambda c, f: (c, 0 * f), "single value"),
         (lambda c, f: (c[:0], f[:0]), "no codes"),
         (lambda c, f: (c.astype(str), f), "numbers"),
         (lambda c, f: (torch.from_numpy(c + 1j), f), "numbers"),

@@ -56,7 +56,9 @@ def test_a_run_of_networks_of_your_own_is_not_taken_for_another(changes, named, 
 
 def test_gains_are_not_told_of_a_decoder_that_is_taken_for_another():
     strange = own(Laplace)
-    with pytest.raises(tc.BadInput, match="a decoder that returns a Laplace has to say so"):
+    with pytest.raises(
+        tc.BadInput, match="the decoder returns a Laplace, but its likelihood is Bernoulli"
+    ):
         tc.metrics.traversal(strange, frames())
     strange.x_given_t.likelihood = Likelihood.GAUSSIAN
     assert tc.metrics.traversal(strange, frames()).overall <= 1

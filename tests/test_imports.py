@@ -65,7 +65,7 @@ ROOM_OF = {
     "topocaps.streaming": "models",
     "topocaps.study": "study",
     "topocaps.training": "training",
-    "topocaps.traversing": "metrics",
+    "topocaps.traversing": "study",
     "topocaps.version": "foundation",
 }
 
@@ -73,7 +73,6 @@ ROOM_OF = {
 BREACHES = {
     ("topocaps.building", "topocaps.capsules"),
     ("topocaps.study", "topocaps.recipes"),
-    ("topocaps.traversing", "topocaps.figures"),
 }
 
 

@@ -11,7 +11,7 @@ import topocaps as tc
 from topocaps import metrics, study
 from topocaps.metrics import Mean
 from topocaps.metrics.intervals import at_the_ends
-from topocaps.metrics.traversal import Traversal
+from topocaps.metrics.rolled_traversal import Traversal
 
 
 def test_a_mean_is_that_of_each_and_a_ratio_is_of_sums():

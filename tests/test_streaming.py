@@ -224,7 +224,7 @@ def test_of_two_axes_each_capsule_of_a_sequence_rolls_along_its_own(capsules):
     adapted = EquivarianceError()
     adapted.update(x, walked.axis)
     assert adapted.compute() < 1e-5
-    with pytest.raises(tc.BadInput, match="axes of these capsules are 0 to 1"):
+    with pytest.raises(tc.BadInput, match="axis must be between 0 and 1"):
         equivariance_errors(x, axis=walked.axis - 2)
     mask = torch.ones(8, 5, dtype=torch.bool)
     mask[:, 2] = mask[1, 3] = False

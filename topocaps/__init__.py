@@ -9,18 +9,19 @@ from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
 from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
-from topocaps.metrics import evaluate
+from topocaps.metrics import DecodedTraversal, evaluate
 from topocaps.models import VAE, TopographicVAE
 from topocaps.references import citation
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
-from topocaps.traversing import Walk, traverse
+from topocaps.traversing import traverse
 from topocaps.version import __version__
 
 __all__ = [
     "VAE",
     "Adam",
     "BadInput",
+    "DecodedTraversal",
     "Evidence",
     "Interrupted",
     "NonFinite",
@@ -35,7 +36,6 @@ __all__ = [
     "TopographicVAE",
     "Topography",
     "Training",
-    "Walk",
     "__version__",
     "capsules",
     "citation",

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from topocaps import figures, study
 from topocaps.device import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
-from topocaps.examine.topographic import examples, how_to_walk
+from topocaps.examine.topographic import examples, traversal_options
 from topocaps.fitting import EPOCHS, fit_own
 from topocaps.io import make_folder
 from topocaps.recipes import RECIPES, find
@@ -198,7 +199,7 @@ def traverse(
         )
     held_out = study.data_of(run, finished.settings, data).held_out
     shown = examples(held_out, each)
-    how = how_to_walk(finished.settings)
+    how = asdict(traversal_options(finished.settings))
     figure = figures.traversals(finished.model, shown, held_out.names, **how)
     path = out or finished.folder.figures / "traversal.png"
     if path.is_dir():

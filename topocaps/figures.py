@@ -23,10 +23,11 @@ from topocaps.errors import BadInput
 from topocaps.io import write_atomically
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
-from topocaps.metrics.missing import some_missing
-from topocaps.metrics.traversal import unseen_lags
+from topocaps.metrics.decoded_traversal import DecodedTraversal
+from topocaps.metrics.missing_frames import some_missing
+from topocaps.metrics.rolled_traversal import traversal
+from topocaps.metrics.traversal_plan import unseen_lags
 from topocaps.sequence_model import SequenceModel
-from topocaps.traversing import Walk, traverse
 
 TRAVERSAL_CAPTION = (
     "Capsule traversals on held-out sequences. Top row of each block: the input, frames that t₀ "
@@ -82,32 +83,32 @@ def traversals(
     seed: int = 0,
     closed: bool | None = None,
 ) -> Figure:
-    """Input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
-    walked = traverse(
+    """Draw input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
+    decoded = DecodedTraversal.of(
         model, batch.x, rate=rate, window=window, closed=closed, sample=True, seed=seed
     )
-    return walk(walked, _labels(batch, names))
+    return decoded_traversal(decoded, _labels(batch, names))
 
 
-def walk(walked: Walk, labels: Sequence[str] = ()) -> Figure:
-    """Input, reconstruction and rolled frames of every sequence that was walked."""
-    x = walked.x
+def decoded_traversal(decoded: DecodedTraversal, labels: Sequence[str] = ()) -> Figure:
+    """Draw input, reconstruction and rolled frames of every sequence of a traversal."""
+    x = decoded.x
     if not can_be_drawn(x.shape[2:]):
         raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
     down, across = (size + GAP for size in x.shape[-2:])
-    shown = torch.where(walked.unseen[..., None, None, None], 0.35 + 0.25 * x, x)
-    blocks = torch.stack([shown, walked.reconstructed, walked.rolled], 1).clamp(0, 1)
+    shown = torch.where(decoded.unseen[..., None, None, None], 0.35 + 0.25 * x, x)
+    blocks = torch.stack([shown, decoded.reconstructed, decoded.rolled], 1).clamp(0, 1)
     labels = labels or [f"sequence {n}" for n in range(len(x))]
 
     figure, axes = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
     for axis, block, label in zip(axes, blocks, labels, strict=True):
-        show_rows(axis, block, ROWS, [str(lag) for lag in walked.lags], label)
+        show_rows(axis, block, ROWS, [str(lag) for lag in decoded.lags], label)
         for row in (0, 2):
-            corner = (walked.start * across - 0.5, row * down - 0.5)
+            corner = (decoded.start * across - 0.5, row * down - 0.5)
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
-    how = " = sites rolled" if walked.rate == 1 else f", rolled by {walked.rate:g} sites a frame"
+    how = " = sites rolled" if decoded.rate == 1 else f", rolled by {decoded.rate:g} sites a frame"
     axes[-1].set_xlabel(f"frame{how}", fontsize=9)
     return figure
 
@@ -129,7 +130,9 @@ def filled(
     x = batch.x
     mask = some_missing(x, share, seed)
     there = torch.where(mask[..., None, None, None], x, 0.5)
-    axes = None if model.topography.apart else traverse(model, x, closed=closed).axis
+    axes, rate = None, model.topography.velocity
+    if not model.topography.apart:
+        axes = traversal(model, x, rate=rate, closed=closed).axis
     shown = model.fill(x, mask, axis=axes, closed=closed)
     blocks = torch.stack([x, there, shown], 1).clamp(0, 1)
     figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
@@ -145,16 +148,16 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     at: list[int] = []
     unseen: set[int] = set()
     for n, (name, metrics) in enumerate(runs.items()):
-        walked = metrics["traversal"]
-        costs, reference = walked["by_lag"], walked["orbit_mean_by_lag"]
-        lags = walked.get("lags", list(range(len(costs))))
+        measured = metrics["traversal"]
+        costs, reference = measured["by_lag"], measured["orbit_mean_by_lag"]
+        lags = measured.get("lags", list(range(len(costs))))
         order = sorted(range(len(lags)), key=lags.__getitem__)  # as time passes
         at = [lags[n] for n in order]
         style = "-" if n < COLOURS else ":"
         axis.plot(at, [costs[n] for n in order], style, marker="o", markersize=3, label=name)
         reference = [reference[n] for n in order]
-        causal = walked.get("causal", False)
-        unseen |= {lags[n] for n in unseen_lags(walked["window"], len(costs), causal)}
+        causal = measured.get("causal", False)
+        unseen |= {lags[n] for n in unseen_lags(measured["window"], len(costs), causal)}
     axis.plot(at, reference, "--", color=GREY, label="orbit mean")
     for lag in unseen:
         axis.axvspan(lag - 0.5, lag + 0.5, color=GREY, alpha=0.2, linewidth=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +31,8 @@ from topocaps.metrics import (
     pooled,
     strongest_images,
 )
-from topocaps.metrics.traversal import Traversal, traversal
+from topocaps.metrics.rolled_traversal import Traversal, traversal
+from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.recipes.data import SOME, Mnist, Splits
 from topocaps.sequence_model import SequenceModel
 
@@ -93,13 +94,13 @@ class TopographicExamination(Examination[SequenceModel]):
     ) -> dict[str, Any]:
         def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
             fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
-            walk = how_to_walk(settings)
-            found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **walk)
+            options = traversal_options(settings)
+            found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **asdict(options))
             if is_map(which):
                 found["map"] = _map(which, fixed)
             if fixed.frames > 1:  # of t as it is, where an invariant model needs no roll
-                still = walk | {"rate": 0.0}
-                found["held"] = {"traversal_gain": walked_gain(which, fixed, still)}
+                still = replace(options, rate=0.0)
+                found["held"] = {"traversal_gain": overall_gain(which, fixed, still)}
             return found
 
         return {
@@ -119,7 +120,7 @@ class TopographicExamination(Examination[SequenceModel]):
         else:
             if figures.can_be_drawn(held_out.frame_shape):
                 shown = examples(held_out, 1 if held_out.names else UNNAMED)
-                drawn["traversal"] = _walked(run, shown, held_out.names)
+                drawn["traversal"] = _traversals(run, shown, held_out.names)
             drawn["by_lag"] = figures.by_lag({run.settings["name"]: run.metrics})
         return drawn
 
@@ -214,13 +215,13 @@ class TopographicExamination(Examination[SequenceModel]):
 def _several(run: Measured[SequenceModel], sequences: SequenceSet) -> Figure:
     """So many as the papers show, of all that moves."""
     kinds = len(sequences.balanced(1, EXAMPLES_SEED))  # factors that move, together or one by one
-    return _walked(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
+    return _traversals(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
 
 
-def _walked(run: Measured[SequenceModel], shown: Batch, names: Sequence[str]) -> Figure:
+def _traversals(run: Measured[SequenceModel], shown: Batch, names: Sequence[str]) -> Figure:
     """Traversals, where frames are unseen that this model's t has not seen."""
-    how = how_to_walk(run.settings) | {"window": None}
-    return figures.traversals(run.model, shown, names, **how)
+    options = replace(traversal_options(run.settings), window=None)
+    return figures.traversals(run.model, shown, names, **asdict(options))
 
 
 def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
@@ -229,10 +230,13 @@ def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
     return {"posterior": torch.cat([q.mean.flatten(1), q.stddev.flatten(1)], 1)}
 
 
-def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a recipe says of traversals: frames that count as unseen, speed, whether time closes."""
-    walk = {"window": settings["unseen_window"], "rate": settings.get("rate", 1.0)}
-    return walk | {"closed": settings.get("closed")}
+def traversal_options(settings: Mapping[str, Any]) -> TraversalOptions:
+    """Return the options of traversals that the settings of a run record."""
+    return TraversalOptions(
+        window=settings["unseen_window"],
+        rate=settings.get("rate", 1.0),
+        closed=settings.get("closed"),
+    )
 
 
 LABELLED = 10_000  # sequences that probes learn from, and as many to test on
@@ -267,12 +271,13 @@ def is_map(model: SequenceModel) -> bool:
     return topography.capsules == topography.window == 1 and len(topography.shape) == 2
 
 
-def walked_gain(
-    model: SequenceModel, sequences: SequenceSet, how: Mapping[str, Any]
+def overall_gain(
+    model: SequenceModel, sequences: SequenceSet, options: TraversalOptions
 ) -> float | None:
-    """The traversal gain alone."""
-    walks = (traversal(model, one.x, one.factors, **how) for one in sequences.batches(128))
-    return Traversal.join(list(walks)).overall
+    """Return the traversal gain alone."""
+    how = asdict(options)
+    parts = [traversal(model, one.x, one.factors, **how) for one in sequences.batches(128)]
+    return Traversal.join(parts).overall
 
 
 def elsewhere(model: SequenceModel, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:

@@ -8,11 +8,12 @@ into the package.
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from topocaps.errors import BadInput
 from topocaps.examine.examination import EVALUATION_SEED
-from topocaps.examine.topographic import how_to_walk
+from topocaps.examine.topographic import traversal_options
 from topocaps.integrations.hub import About, save_pretrained
 from topocaps.integrations.pretrained import FOLDER
 from topocaps.metrics import evaluate
@@ -44,7 +45,8 @@ def make(name: str) -> Path:
     assert isinstance(model, SequenceModel)
     splits = data_of(job.out, run.settings)
     held_out = splits.held_out.balanced(splits.each, EVALUATION_SEED)
-    found = evaluate(model, held_out, seed=EVALUATION_SEED, **how_to_walk(run.settings))
+    options = asdict(traversal_options(run.settings))
+    found = evaluate(model, held_out, seed=EVALUATION_SEED, **options)
     gains = found["traversal"]["by_factor"].items()
     metrics = {f"gain {factor}": gain for factor, gain in gains if gain is not None}
     metrics |= {key: found[key] for key in ("traversal_gain", "equivariance_error", "log_px")}

@@ -1,4 +1,4 @@
-"""CapCorr (Eq. 14, 16, 17): does the roll seen in the capsules follow the factor that moved?"""
+"""CapCorr (Eq. 14, 16, 17): the correlation of observed rolls with the factor that moved."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from topocaps.references import cites
 
 @dataclass(frozen=True)
 class CapCorr:
-    """CapCorr of one factor, and the values behind it."""
+    """CapCorr of one factor, and the values that it comes from."""
 
-    observed: Tensor  # (sequences,) rolls seen, in frames
-    true: Tensor  # (sequences,) index of the factor at frame 0
-    agreements: Tensor  # (sequences,) share of capsules whose own roll is the mode of all
-    dropped: int  # sequences in which the factor never has index 0
+    observed: Tensor  #: (sequences,) observed rolls, in frames
+    true: Tensor  #: (sequences,) index of the factor at frame 0
+    agreements: Tensor  #: (sequences,) share of capsules whose roll is the mode
+    dropped: int  #: number of sequences in which the factor never has index 0
 
     @classmethod
     def join(cls, parts: Sequence[CapCorr]) -> CapCorr:
-        """One of several batches."""
+        """Concatenate the values of several batches."""
         return cls(
             observed=torch.cat([part.observed for part in parts]),
             true=torch.cat([part.true for part in parts]),
@@ -39,12 +39,12 @@ class CapCorr:
 
     @property
     def agreement(self) -> float:
-        """Mean share of capsules whose own roll is the mode of all."""
+        """Mean share of capsules whose roll is the mode."""
         return self.agreements.mean().item()
 
     @property
     def correlation(self) -> float:
-        """Pearson's; NaN where either does not vary."""
+        """Pearson's correlation; NaN if the observed or the true rolls do not vary."""
         if len(self.true) < 2:
             return math.nan
         a, b = (v.double() - v.double().mean() for v in (self.observed, self.true))
@@ -54,9 +54,12 @@ class CapCorr:
 
 @cites(KELLER_2021)
 def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
-    """{factor column: correlation}, for the factors that move.
+    """Return {factor column: correlation} for the factors that move.
 
-    t: (batch, time, capsules, *shape), factors: (batch, time, factor), integer indices.
+    Args:
+        t: latents (batch, time, capsules, *shape).
+        factors: integer indices (batch, time, factor).
+        rate: sites by which capsules should move while a factor moves by one index a frame.
 
     >>> y = (torch.arange(5) + torch.arange(5)[:, None]) % 5  # five sequences, each from elsewhere
     >>> t = torch.eye(5)[y][:, :, None]  # active where the factor is
@@ -68,13 +71,13 @@ def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
 
 @cites(KELLER_2021)
 def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr]:
-    r"""The rolls of Eq. 16 for every factor that moves.
+    r"""Return the rolls of Eq. 16 for every factor that moves.
 
     For each sequence, :math:`\Omega` is a frame where the factor has index 0; the roll is
     :math:`\arg\max_n \langle Roll_n t_\Omega, t_0 \rangle` in each capsule, then the mode over
-    capsules (the smallest of ties). Where a sequence has several :math:`\Omega` the one whose roll
-    is closest to the truth counts, as in the paper: optimistic. Rolls are counted in indices of the
-    factor: of ``rate`` sites, where it moves one a frame.
+    capsules (the smallest of ties). If a sequence has several :math:`\Omega`, the one whose roll is
+    closest to the truth counts, as in the paper, which is optimistic. A roll by one index of the
+    factor is a roll by ``rate`` sites if the factor moves by one index a frame.
     """
     t = as_latents(t)
     factors = torch.as_tensor(factors)
@@ -84,9 +87,9 @@ def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr
             f"not {tuple(factors.shape)}"
         )
     if factors.is_floating_point():
-        raise BadInput("factors are indices, whole numbers from 0 on: these are floats")
+        raise BadInput("factors must be integer indices, not floats")
     if rate == 0:
-        raise BadInput("at a rate of 0 sites a frame there are no rolls to see")
+        raise BadInput("CapCorr needs a rate other than 0 sites a frame")
     factors = factors.to(t.device)
     moves = (factors != factors[:, :1]).any(1)  # batch factor
     found = {}
@@ -108,16 +111,17 @@ def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr
 
 
 def _step(y: Tensor) -> int:
-    """Indices that a factor moves a frame: mostly, as it jumps where it begins again."""
+    """Return the most frequent step of a factor, in indices a frame; it jumps when it restarts."""
     steps = y.diff(dim=1).abs()
     sizes, counts = steps[steps > 0].unique(return_counts=True)
     return int(sizes[counts.argmax()])
 
 
 def _rolls_to_start(t: Tensor, size: float, values: int) -> tuple[Tensor, Tensor]:
-    """From every frame to frame 0: the mode of the capsules' rolls, and their agreement on it.
+    """Return the mode of the capsules' rolls from every frame to frame 0, and its share.
 
-    Rolls are of ``size`` sites: as many as go once round, or as the factor has values.
+    The candidates are multiples of ``size`` sites: enough to go once round the capsule, and at
+    least as many as the factor has values.
     """
     steps = max(math.ceil(t.shape[SITE_AXIS] / abs(size)), values)
     sites = tuple(range(SITE_AXIS, t.ndim))
