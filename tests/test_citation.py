@@ -13,8 +13,6 @@ from topocaps.capsules.model import SMITH_2020
 from topocaps.data.affnist import TIELEMAN_2013, affnist
 from topocaps.data.mnist_files import LECUN_1998
 from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites
-from topocaps.evidence import BURDA_2016
-from topocaps.generative import GenerativeModel
 from topocaps.integrations import torchmetrics as adapted
 from topocaps.latents.topography import KELLER_2021
 from topocaps.metrics.attribute_predictability import KUMAR_2018
@@ -22,7 +20,9 @@ from topocaps.metrics.dci_scores import EASTWOOD_2018
 from topocaps.metrics.factor_vae import KIM_2018
 from topocaps.metrics.lie import GRUVER_2022
 from topocaps.metrics.mutual_information import CHEN_2018
-from topocaps.models import KINGMA_2014
+from topocaps.models.base import GenerativeModel
+from topocaps.models.evidence import BURDA_2016
+from topocaps.models.topographic import KINGMA_2014
 from topocaps.recipes import DATA, RECIPES
 from topocaps.references import TOPOCAPS, cites, references
 from topocaps.training.watching import Silent

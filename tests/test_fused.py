@@ -9,7 +9,7 @@ from test_engine import company
 from test_training import frames, model, weights
 
 import topocaps as tc
-from topocaps.networks import GaussianEncoder, Linear
+from topocaps.models.networks import GaussianEncoder, Linear
 from topocaps.training.engine import Engine
 from topocaps.training.stack import Stack
 from topocaps.training.updates.fused import FusedUpdate
@@ -160,7 +160,7 @@ def test_fused_update_does_not_suit_models_that_change_the_step(as_on_a_gpu):
     """It supports no rates, projections, frozen or shared parameters, or other layers."""
 
     class Slow(tc.TopographicVAE):
-        def rate_of(self, name):
+        def lr_scale(self, name):
             return 0.0 if name == "mu" else 1.0
 
     class Small(tc.TopographicVAE):

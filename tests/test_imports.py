@@ -32,24 +32,19 @@ ROOMS = (
 ROOM_OF = {
     "topocaps": "cli",
     "topocaps.__main__": "cli",
-    "topocaps.building": "models",
     "topocaps.capsules": "capsules",
     "topocaps.cli": "cli",
-    "topocaps.convolutional": "models",
     "topocaps.data": "data",
     "topocaps.device": "foundation",
     "topocaps.errors": "foundation",
-    "topocaps.evidence": "models",
     "topocaps.examine": "study",
     "topocaps.figures": "study",
     "topocaps.fitting": "study",
-    "topocaps.generative": "models",
     "topocaps.integrations": "integrations",
     "topocaps.io": "foundation",
     "topocaps.latents": "latents",
     "topocaps.metrics": "metrics",
     "topocaps.models": "models",
-    "topocaps.networks": "models",
     "topocaps.part_figures": "study",
     "topocaps.recipes": "papers",
     "topocaps.recipes.base": "study",
@@ -61,8 +56,6 @@ ROOM_OF = {
     "topocaps.reproduce": "papers",
     "topocaps.results": "papers",
     "topocaps.results_page": "papers",
-    "topocaps.sequence_model": "models",
-    "topocaps.streaming": "models",
     "topocaps.study": "study",
     "topocaps.training": "training",
     "topocaps.traversing": "study",
@@ -71,7 +64,6 @@ ROOM_OF = {
 
 #: (module, module that it imports) against the order.
 BREACHES = {
-    ("topocaps.building", "topocaps.capsules"),
     ("topocaps.study", "topocaps.recipes"),
 }
 

@@ -27,7 +27,7 @@ from topocaps.metrics.decoded_traversal import DecodedTraversal
 from topocaps.metrics.missing_frames import some_missing
 from topocaps.metrics.rolled_traversal import traversal
 from topocaps.metrics.traversal_plan import unseen_lags
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 TRAVERSAL_CAPTION = (
     "Capsule traversals on held-out sequences. Top row of each block: the input, frames that t₀ "

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from topocaps import figures
-from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import seeded, with_doubles
 from topocaps.errors import BadInput, Interrupted, NonFinite, counted
 from topocaps.examine import Measured, examination_of
-from topocaps.generative import GenerativeModel
 from topocaps.io import make_folder, read_json, write_atomically, write_json
 from topocaps.metrics.intervals import at_the_ends
+from topocaps.models.base import GenerativeModel, build
 from topocaps.recipes import DATA, BaseRecipe, Splits, find
 from topocaps.report import Section, page
 from topocaps.training import RunFolder, fit_together, load

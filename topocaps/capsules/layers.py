@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from topocaps.capsules import concrete, poses
 from topocaps.capsules.settings import TIGHTEST, PartWholeSettings
-from topocaps.generative import Noise
+from topocaps.models.base import Noise
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from topocaps.capsules.settings import PartWholeSettings, Poses, whole_numbers
 from topocaps.capsules.templates import Templates
 from topocaps.data import geometry
 from topocaps.errors import BadInput, whole_number
-from topocaps.generative import GenerativeModel, Noise, check_place, check_values
-from topocaps.networks import Likelihood
+from topocaps.models.base import GenerativeModel, Noise, check_place, check_values, family
+from topocaps.models.likelihoods import Likelihood
 
 SMITH_2020 = """\
 @article{smith2020capsule,
@@ -67,6 +67,7 @@ class CapsuleEvidence:
         return self.elbo
 
 
+@family
 class PartWhole(GenerativeModel):
     """Capsule model of wholes and parts; poses of parts are affine maps of those of wholes.
 
@@ -84,12 +85,13 @@ class PartWhole(GenerativeModel):
     """
 
     citations = (SMITH_2020,)
-    terms: ClassVar = (
-        "elbo", "log_px_given_t", "kl_parts", "kl_wholes", "presence_nats",
-        "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
+    terms: ClassVar = ("elbo", "log_px_given_t", "kl_parts", "kl_wholes")
+    monitors: ClassVar = (
+        "presence_nats", "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
-    maps = True
+    supports_vmap = True
+    frame_shape: tuple[int, ...] = ()
     rotations: Tensor
 
     def __init__(
@@ -124,10 +126,6 @@ class PartWhole(GenerativeModel):
             WholeEncoder(below, above, base, settings.width, settings.depth, delta)
             for (above, below), base in between
         )
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls(**{name: value for name, value in config.items() if name != "kind"})
 
     @property
     def links(self) -> list[Connection]:
@@ -202,11 +200,14 @@ class PartWhole(GenerativeModel):
         rotation = self.infer_rotation(x) if rotation is None else rotation
         return tuple(self._infer(x, rotation, self._mode)[0])
 
-    def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> CapsuleEvidence:
+    def evidence(
+        self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
+    ) -> CapsuleEvidence:
         """Return the terms of Eq. 8 for one sample of q, drawn from parts up (Figure 2).
 
         The images are not checked, since a GPU would have to wait for the result.
         """
+        _refuse(mask)
         rotation = self.infer_rotation(x)
         posteriors, layers = self._infer(x, rotation, lambda q: q.draw(noise, self.temperature))
         return self.bound(x, posteriors, layers, rotation)
@@ -297,10 +298,10 @@ class PartWhole(GenerativeModel):
     def is_bound(self) -> bool:
         return self.poses_are is Poses.NORMAL
 
-    def rate_of(self, name: str) -> float:
+    def lr_scale(self, name: str) -> float:
         return self.settings.slower if name.startswith("whole_encoders") else 1.0
 
-    def complaint(self, means: Mapping[str, float]) -> str | None:
+    def diagnose(self, means: Mapping[str, float]) -> str | None:
         """Which collapses the means of an epoch's terms show, if any."""
         found = []
         if means["logit_spread"] < DEAD:
@@ -318,7 +319,8 @@ class PartWhole(GenerativeModel):
             )
         return "; ".join(found) or None
 
-    def check(self, x: Tensor) -> None:
+    def check(self, x: Tensor, mask: Tensor | None = None) -> None:
+        _refuse(mask)
         if not isinstance(x, Tensor):
             raise BadInput(f"images must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
         if x.ndim < 4 or tuple(x.shape[-3:]) != self.frame_shape:
@@ -327,6 +329,11 @@ class PartWhole(GenerativeModel):
             )
         check_values(x, self.likelihood)
         check_place(x, self)
+
+
+def _refuse(mask: Tensor | None) -> None:
+    if mask is not None:
+        raise BadInput("PartWhole does not support masks")
 
 
 def _shares(joint: Tensor, children: Capsules) -> Tensor:

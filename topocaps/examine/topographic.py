@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps import figures
-from topocaps.building import build
 from topocaps.data.mnist_files import digits
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
@@ -33,8 +32,9 @@ from topocaps.metrics import (
 )
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.models.base import build
+from topocaps.models.sequence import SequenceModel
 from topocaps.recipes.data import SOME, Mnist, Splits
-from topocaps.sequence_model import SequenceModel
 
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topocaps.building import build
 from topocaps.errors import BadInput
-from topocaps.generative import GenerativeModel
 from topocaps.io import (
     make_folder,
     read_json,
@@ -23,6 +21,7 @@ from topocaps.io import (
     write_json,
     write_weights,
 )
+from topocaps.models.base import GenerativeModel, build
 from topocaps.version import __version__
 
 LIBRARY = "topocaps"

@@ -22,7 +22,7 @@ from topocaps.capsules import poses
 from topocaps.capsules.layers import Capsules, Connection, LayerPosterior
 from topocaps.capsules.model import PartWhole
 from topocaps.errors import BadInput
-from topocaps.generative import check_place
+from topocaps.models.base import check_place
 
 try:
     import pyro

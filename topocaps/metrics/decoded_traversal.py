@@ -14,7 +14,7 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.metrics.rolled_traversal import traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +97,7 @@ class DecodedTraversal:
 
 def _frames(model: SequenceModel, x: Any) -> Tensor:
     """Return frames (batch, time, *frame) with the data type and device of the model."""
-    frame_shape = getattr(model.x_given_t, "frame_shape", None)
+    frame_shape = model.frame_shape
     alone = frame_shape is not None and getattr(x, "ndim", None) == 1 + len(frame_shape)
     sequences = Sequences.of(x[None] if alone else x).whole()
     frames = next(sequences.batches(len(sequences))).x

@@ -12,14 +12,6 @@ from torch import Tensor
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.device import seeded
 from topocaps.errors import BadInput
-from topocaps.evidence import (
-    log_mean_exp_over_frames,
-    log_mean_exp_over_sequences,
-    log_px,
-    log_px_paper,
-    log_weights,
-    paper_estimate,
-)
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
@@ -29,8 +21,16 @@ from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.models.evidence import (
+    log_mean_exp_over_frames,
+    log_mean_exp_over_sequences,
+    log_px,
+    log_px_paper,
+    log_weights,
+    paper_estimate,
+)
+from topocaps.models.sequence import SequenceModel
 from topocaps.references import cites, references
-from topocaps.sequence_model import SequenceModel
 
 SOURCES = references(capcorr, log_px, log_px_paper)
 PAPER_SAMPLES = 10  #: samples of the papers' log p(x)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from topocaps.device import seeded
-from topocaps.metrics.rolled_traversal import EDGE, nats, squared_error
-from topocaps.networks import Likelihood
-from topocaps.sequence_model import SequenceModel
+from topocaps.metrics.rolled_traversal import EDGE
+from topocaps.models.sequence import SequenceModel
 
 SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames
 _EDGE = 1e-6  # distance from 0 and 1 of the probabilities in frames that a model fills in
@@ -65,11 +64,7 @@ def filled_costs(
         }
         costs = {}
         for name, predicted in predictions.items():
-            if model.likelihood is Likelihood.BERNOULLI:
-                edge = EDGE if name == "mean" else _EDGE
-                cost = nats(predicted.clamp(edge, 1 - edge), x)
-            else:
-                cost = squared_error(predicted, x)
+            cost = model.likelihood.cost(predicted, x, EDGE if name == "mean" else _EDGE)
             costs[name] = cost[counts].mean().item() if counts.any() else math.nan
         costs_by_share[f"{share:g}"] = costs
     return costs_by_share

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent
-from torch.special import xlogy
 
 from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.metrics.traversal_plan import TraversalOptions
-from topocaps.networks import Likelihood
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.sequence import SequenceModel
 
 EDGE = 1e-3  #: distance from 0 and 1 of the probabilities in mean and given frames
 
@@ -138,11 +136,7 @@ def traversal(
     def cost_of_rolling(axis: Tensor) -> Tensor:
         t = model.select_axis(per_axis, axis)
         rolled = plan.roll(model, t, rate, axis if several else 0)
-        if model.likelihood is Likelihood.BERNOULLI:
-            predicted = model.x_given_t(rolled)
-            _check_bernoulli(predicted)
-            return -predicted.log_prob(x)  # logits keep this exact at any confidence
-        return squared_error(model.decode(rolled), x)
+        return model.likelihood.decoded_cost(model.x_given_t(rolled), x)
 
     axis = torch.zeros(len(x), topography.capsules, dtype=torch.int64, device=x.device)
     cost = cost_of_rolling(axis)
@@ -154,17 +148,6 @@ def traversal(
         axis = torch.where(better[:, None], candidate, axis)
         cost = torch.where(better[:, None], candidate_cost, cost)
     return _compared(cost, x, plan.unseen(x), factors, model.likelihood, axis)
-
-
-def _check_bernoulli(distribution: Distribution) -> None:
-    """Raise `BadInput` if a decoder that counts as Bernoulli returns another distribution."""
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    if not isinstance(distribution, Bernoulli):
-        raise BadInput(
-            f"the decoder returns a {type(distribution).__name__}, but its likelihood is "
-            "Bernoulli: set likelihood = Likelihood.GAUSSIAN, which measures squared errors"
-        )
 
 
 def _other_axes(topography: TopographyLike) -> Iterator[tuple[slice | int, int]]:
@@ -187,7 +170,7 @@ def prediction(
     predicted: Tensor,
     unseen: Tensor,
     factors: Tensor | None = None,
-    likelihood: str = Likelihood.BERNOULLI,
+    likelihood: Likelihood | str = Likelihood.BERNOULLI,
 ) -> Traversal:
     """Compare frames that any method predicted, as `traversal` compares rolled ones.
 
@@ -208,9 +191,9 @@ def prediction(
             "x and predicted must be (batch, time, *frame), and unseen (batch, time), not "
             f"{tuple(x.shape)}, {tuple(predicted.shape)} and {tuple(unseen.shape)}"
         )
-    kind = Likelihood(likelihood)
+    kind = Likelihood.of(likelihood)
     axis = torch.zeros(len(x), 1, dtype=torch.int64)
-    return _compared(_cost(predicted, x, kind), x, unseen.bool(), factors, kind, axis)
+    return _compared(kind.cost(predicted, x, EDGE), x, unseen.bool(), factors, kind, axis)
 
 
 def _compared(
@@ -225,28 +208,11 @@ def _compared(
     moving = torch.ones(len(x), 1, dtype=torch.bool)
     if factors is not None:
         moving = (factors != factors[:, :1]).any(1)
-    perfect = nats(x, x) if likelihood is Likelihood.BERNOULLI else torch.zeros_like(cost)
     return Traversal(
         rolled=cost.cpu(),
-        orbit_mean=_cost(x.mean(1, keepdim=True), x, likelihood).cpu(),
-        perfect=perfect.cpu(),
+        orbit_mean=likelihood.cost(x.mean(1, keepdim=True), x, EDGE).cpu(),
+        perfect=likelihood.cost(x, x).cpu(),
         unseen=unseen.cpu(),
         moving=moving.cpu(),
         axis=axis.cpu(),
     )
-
-
-def _cost(predicted: Tensor, x: Tensor, likelihood: Likelihood) -> Tensor:
-    if likelihood is Likelihood.BERNOULLI:
-        return nats(predicted.clamp(EDGE, 1 - EDGE), x)
-    return squared_error(predicted, x)
-
-
-def nats(p: Tensor, x: Tensor) -> Tensor:
-    """Return the cost of frames (batch, time, *frame) under probabilities p of their pixels."""
-    return -(xlogy(x, p) + xlogy(1 - x, 1 - p)).flatten(2).sum(2)
-
-
-def squared_error(predicted: Tensor, x: Tensor) -> Tensor:
-    """Return the squared error of frames (batch, time, *frame), summed over pixels."""
-    return (predicted - x).square().flatten(2).sum(2)

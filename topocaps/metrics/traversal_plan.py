@@ -9,7 +9,7 @@ from torch import Tensor
 
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import with_doubles
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel
 from topocaps.training.settings import Training, for_each
 from topocaps.training.stack import (
     DeviceRandomness,
@@ -217,7 +217,7 @@ class _Part:
         kind_of_update = FusedUpdate if FusedUpdate.suits(stack, self.training) else AutogradUpdate
         clips = [one.clip for one in trainings]
         self.update: Update = kind_of_update(stack, self.training, clips)
-        self.terms = stack.model.terms
+        self.terms = stack.model.recorded
         kind = torch.float64 if drawn == device else torch.float32
         self.sums = torch.zeros(len(stack), len(self.terms), dtype=kind, device=device)
         # the first step at which a term, or a weight, was not finite; 0 is never

@@ -31,7 +31,7 @@ class AutogradUpdate(Update):
         super().__init__(stack, training, clips)
         groups: dict[float, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
-            groups.setdefault(stack.model.rate_of(name), []).append(parameter)
+            groups.setdefault(stack.model.lr_scale(name), []).append(parameter)
         self.optimiser = training.optimiser.build(groups.values())
         self.relative_rates = list(groups)
         self._lr = 0.0

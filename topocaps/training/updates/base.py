@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.generative import GenerativeModel
 from topocaps.latents.stack import TopographyStack
 from topocaps.latents.topography import Topography
-from topocaps.networks import lead
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.base import GenerativeModel
+from topocaps.models.networks import lead
+from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
@@ -35,9 +35,8 @@ class MeanTerms(nn.Module):
     def forward(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return (…, terms + 1); ``noise`` are the standard normal numbers that the model draws."""
         numbers = iter(noise)
-        options = {} if mask is None else {"mask": mask}  # some models take no mask
-        evidence = self.model.evidence(x, lambda like: next(numbers), **options)
-        names = (*self.model.terms, "objective")
+        evidence = self.model.evidence(x, lambda like: next(numbers), mask)
+        names = (*self.model.recorded, "objective")
         means = torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
         if mask is None:
             return means
@@ -64,7 +63,7 @@ def bound(
 ) -> Tensor:
     """Return the terms of the sequences that ``uniform`` numbers choose: (members, terms + 1)."""
     shown = sequences.show(sequences.choose(uniform))
-    if means.model.maps and uniform.ndim > 2:
+    if means.model.supports_vmap and uniform.ndim > 2:
         return means.mapped(shown.x, *noise)
     terms: Tensor = means(shown.x, *noise, mask=shown.mask)
     return terms.reshape(-1, terms.shape[-1])

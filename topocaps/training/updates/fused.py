@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.networks import Linear, Norm
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.networks import Linear, Norm
+from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Adam, Precision, Sgd, Training
 from topocaps.training.stack import Stack
 from topocaps.training.updates.base import (
@@ -93,7 +93,7 @@ class FusedUpdate(Update):
             training.precision.on(device) is Precision.BF16
             and all(type(layer) is Linear and layer.norm in NORMS for layer in layers)
             and len({id(parameter) for _, parameter in named}) == len(named)
-            and all(p.requires_grad and model.rate_of(name) == 1 for name, p in named)
+            and all(p.requires_grad and model.lr_scale(name) == 1 for name, p in named)
             and type(model).project is SequenceModel.project
             and layers_are_called_once(stack.members[0], stack.frames)
         )

@@ -12,22 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from topocaps.evidence import Posterior
-from topocaps.generative import GenerativeModel
 from topocaps.models import TopographicVAE
-from topocaps.networks import GaussianEncoder, Linear, Norm
+from topocaps.models.base import GenerativeModel
+from topocaps.models.evidence import Posterior
+from topocaps.models.networks import GaussianEncoder, Linear, Norm
 
 PART = 64  # inputs of a row: the fewest that a program of the kernel updates
 
 
 def replace_linear_layers(model: GenerativeModel, members: int) -> list[FactoredLinear]:
     """Replace the linear layers of a model by factored ones, and return these."""
-    z: Any = getattr(model, "z_given_x", None)
-    u: Any = getattr(model, "u_given_x", None)
-    if _calls_both_encoders(model) and PairedEncoder.suits(z, u):
-        del model.z_given_x, model.u_given_x
-        model.encoders = PairedEncoder(z, u, members)
-        vars(model)["posterior"] = model.encoders  # hides the method, which calls each encoder
+    if isinstance(model, TopographicVAE) and _calls_both_encoders(model):
+        z, u = model.z_given_x, model.u_given_x
+        if (
+            isinstance(z, GaussianEncoder)
+            and isinstance(u, GaussianEncoder)
+            and PairedEncoder.suits(z, u)
+        ):
+            del model.z_given_x, model.u_given_x
+            model.encoders = PairedEncoder(z, u, members)
     for name, module in list(model.named_modules()):
         if isinstance(module, Linear) and not name.startswith("encoders."):
             path, _, leaf = name.rpartition(".")
@@ -41,7 +44,7 @@ def replace_linear_layers(model: GenerativeModel, members: int) -> list[Factored
     return [module for module in model.modules() if isinstance(module, FactoredLinear)]
 
 
-def _calls_both_encoders(model: GenerativeModel) -> bool:
+def _calls_both_encoders(model: TopographicVAE) -> bool:
     """Whether the model calls its encoders as `TopographicVAE` does: together, and nowhere else."""
     methods = ("posterior", "_posterior", "evidence")
     return all(getattr(type(model), m, None) is getattr(TopographicVAE, m) for m in methods)
@@ -52,8 +55,7 @@ def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
 
     A layer that is called twice, or never, has no single pair of factors.
     """
-    frame_shape = getattr(model.x_given_t, "frame_shape", None)
-    if frame_shape is None:
+    if model.frame_shape is None:
         return False
     calls: Counter[nn.Module] = Counter()
     shadow = copy.deepcopy(model).to("meta")
@@ -61,7 +63,7 @@ def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
     for layer in layers:
         layer.register_forward_hook(lambda module, *_: calls.update([module]))
     try:
-        shadow.evidence(torch.empty(1, frames, *frame_shape, device="meta"))
+        shadow.evidence(torch.empty(1, frames, *model.frame_shape, device="meta"))
     except (RuntimeError, NotImplementedError, TypeError):  # the networks need values
         return False
     return all(calls[layer] == 1 for layer in layers)
