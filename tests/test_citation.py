@@ -19,8 +19,9 @@ from topocaps.latents.topography import KELLER_2021
 from topocaps.metrics.disentanglement import CHEN_2018, EASTWOOD_2018, KIM_2018, KUMAR_2018
 from topocaps.metrics.lie import GRUVER_2022
 from topocaps.models import KINGMA_2014
-from topocaps.recipes import DATA, RECIPES
+from topocaps.papers.recipes import RECIPES
 from topocaps.references import TOPOCAPS, cites, references
+from topocaps.study.data import DATA
 from topocaps.training.watching import Silent
 
 CITATION = (Path(__file__).parents[1] / "CITATION.cff").read_text()

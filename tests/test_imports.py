@@ -40,10 +40,7 @@ ROOM_OF = {
     "topocaps.data": "data",
     "topocaps.errors": "foundation",
     "topocaps.evidence": "models",
-    "topocaps.examine": "study",
-    "topocaps.figures": "study",
     "topocaps.files": "foundation",
-    "topocaps.fitting": "study",
     "topocaps.generative": "models",
     "topocaps.integrations": "integrations",
     "topocaps.latents": "latents",
@@ -51,17 +48,8 @@ ROOM_OF = {
     "topocaps.metrics": "metrics",
     "topocaps.models": "models",
     "topocaps.networks": "models",
-    "topocaps.part_figures": "study",
-    "topocaps.recipes": "papers",
-    "topocaps.recipes.base": "study",
-    "topocaps.recipes.data": "study",
-    "topocaps.recipes.fingerprint": "study",
-    "topocaps.recipes.recipe": "study",
+    "topocaps.papers": "papers",
     "topocaps.references": "foundation",
-    "topocaps.report": "study",
-    "topocaps.reproduce": "papers",
-    "topocaps.results": "papers",
-    "topocaps.results_page": "papers",
     "topocaps.sequence_model": "models",
     "topocaps.streaming": "models",
     "topocaps.study": "study",
@@ -74,8 +62,7 @@ ROOM_OF = {
 #: (module, module that it imports) against the order.
 BREACHES = {
     ("topocaps.building", "topocaps.capsules"),
-    ("topocaps.study", "topocaps.recipes"),
-    ("topocaps.traversing", "topocaps.figures"),
+    ("topocaps.traversing", "topocaps.study.figures"),
 }
 
 

@@ -7,8 +7,8 @@ import torch
 
 import topocaps as tc
 from topocaps.building import build
-from topocaps.figures import learned as figure_of
 from topocaps.latents.learned import LearnedTopography
+from topocaps.study.figures import learned as figure_of
 
 FRAME = (1, 4, 4)
 STARTS = {

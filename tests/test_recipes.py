@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.recipes import RECIPES, Recipe, find
-from topocaps.recipes.tables import TABLES
+from topocaps.papers.recipes import RECIPES, find
+from topocaps.papers.tables import TABLES
+from topocaps.study.recipe import Recipe
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())

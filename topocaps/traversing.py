@@ -45,7 +45,7 @@ class Walk:
 
     def figure(self) -> Figure:
         """Input, reconstruction and rolled frames of every sequence."""
-        from topocaps.figures import walk  # which stand on this
+        from topocaps.study.figures import walk  # which stand on this
 
         return walk(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_json
+from topocaps.networks import paper_widths
 from topocaps.version import __version__
 
 SCHEMA = 1
@@ -67,10 +69,10 @@ class RunFolder:
         return self.path / "report.html"
 
     def settings(self) -> dict[str, Any]:
-        """What the run was told to do."""
+        """Return what the run was told to do, in the form of this version."""
         if not self.recipe.exists():
             raise BadInput(f"{self.path} is not a run folder: it has no {self.recipe.name}")
-        return read_json(self.recipe)
+        return migrated(read_json(self.recipe))
 
     def records(self) -> list[dict[str, Any]]:
         """A record for every epoch."""
@@ -91,8 +93,8 @@ class RunFolder:
             before = read_json(self.recipe)
             changed = [
                 f"{key.replace('digest', 'fingerprint of the data')} was {old}, is now {new}"
-                for key, old, new in _differences(before, settings)
-                if key.split(".")[0] not in _TOLD
+                for key, old, new in _differences(migrated(before), migrated(settings))
+                if _TOLD.isdisjoint(key.split("."))
             ]
             if changed:
                 raise BadInput(
@@ -134,7 +136,57 @@ class RunFolder:
 
 
 #: of a run, what does not change it
-_TOLD = ("versions", "device", "products", "claims", "about", "edition")
+_TOLD = {"versions", "device", "products", "claims", "about", "edition"}
+
+
+def migrated(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run folder with the recipe's fields that older folders lack.
+
+    An older folder records them in the configuration of the model alone, and of a recipe's start
+    only its name and training.
+    """
+    model = settings.get("model")
+    if not isinstance(model, dict) or "name" not in settings:
+        return settings  # no recipe of the library
+    if model.get("kind") == "PartWhole":
+        capsules = {key: model[key] for key in model if key not in ("kind", "frame_shape")}
+        fields: dict[str, Any] = {"capsules": capsules, "probed": None}
+        of_start = {"capsules": {**capsules, "poses_are": "delta"}}  # no other start was recorded
+    elif "topography" in model:
+        fields, of_start = _fields_of_model(model), {}
+    else:
+        return settings
+    full = {"about": "", **fields, **settings}
+    if "start" in full:
+        shared = {key: full[key] for key in (*fields, "about", "data", "claims", "edition")}
+        full["start"] = {**shared, **of_start, "model": model["kind"], **full["start"]}
+    return full
+
+
+def _fields_of_model(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a topographic model's recipe, from the model's configuration."""
+    topography = model["topography"]
+    latents = topography["capsules"] * math.prod(topography["shape"])
+    hidden = model.get("hidden")
+    if hidden == list(paper_widths(tuple(model["frame_shape"]), latents)[1:]):
+        hidden = None
+    return {
+        "unseen_window": None,
+        "rate": 1.0,
+        "closed": topography.get("cyclic", True),
+        "topography": topography,
+        "hidden": hidden,
+        "convolutional": model.get("networks") == "convolutional",
+        "mu": model.get("mu"),
+        "centred": model.get("centred", False),
+        "learned": model.get("learned", "nothing"),
+        "sparsity": model.get("sparsity", 0.0),
+        "epsilon": model.get("epsilon", 0.0),
+        "norm": model.get("norm", "none"),
+        "encoder_fan": model.get("encoder_fan", "in"),
+        "decoder_fan": model.get("decoder_fan", "in"),
+        "likelihood": model["likelihood"],
+    }
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:

@@ -4,76 +4,57 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topocaps.recipes import dsprites, mnist, part_whole
-from topocaps.recipes.editions import CLIP
-from topocaps.recipes.judging import Above, Best, Better, Learned, Within
-from topocaps.recipes.papers import column, variant
-from topocaps.recipes.tables import Number
+from topocaps.papers.judging import Above, Best, Better, Learned, Within
+from topocaps.papers.quantities import (
+    AGREEMENT,
+    CAPCORR,
+    COMBINED_GAIN,
+    COPIES,
+    EARLY_ELBO,
+    ELBO,
+    ERROR_SQUARED,
+    HELD,
+    LOG_PX_BOUND,
+    LOG_PX_PAPER,
+    MAP_EXCESS,
+    SMOOTHNESS,
+    free_form,
+)
+from topocaps.papers.recipes import dsprites, mnist, part_whole
+from topocaps.papers.recipes.columns import column
+from topocaps.study.evaluation.topographic import ERROR, GAIN, gain_of
+from topocaps.study.quantity import Quantity
 
 _MNIST, _SPRITES = column(mnist.FIRST, "tvae-5_36"), column(dsprites.FIRST, "tvae-1_3")
-_MNIST_K1 = variant(
-    _MNIST, "k1", "but K = 1",
-    claims={},
-    topography=replace(_MNIST.topography, reach=(1,)),
-    training=replace(_MNIST.training, clip=CLIP),  # few squares share a variance
-)  # fmt: skip
-_SPRITES_K3 = variant(
-    _SPRITES, "k3", "but K = 3",
-    claims={}, topography=replace(_SPRITES.topography, reach=(3,)),
-)  # fmt: skip
-_MNIST_MU = variant(_MNIST, "mu0", "mu from 0", claims={}, mu=0.0)
 
-VARIANTS = (_MNIST_K1, _SPRITES_K3, _MNIST_MU)
-
-_LIKELIHOOD = Number("log p(x)", ("log_px_paper",), 1)
-_BOUND = Number("a bound that holds, K = 10", ("log_px",), 1)
-_ERROR = Number("E_eq", ("equivariance_error",), 0)
-_ERROR_SQUARED = Number("E_eq of t²", ("equivariance_error_squared",), 0)
-_SMOOTH = (
-    Number("correlation of neighbours", ("smoothness", "t"), 2),
-    Number("of their squares", ("smoothness", "t_squared"), 2),
-)
-_EARLY = Number("ELBO after 10 epochs", ("elbo_by_epoch", "9"), 1)
-_ORGANISED = Number("neighbours of one class, more than shuffled", ("map", "excess"), 2)
+_MAP_EXCESS = replace(MAP_EXCESS, label="neighbours of one class, more than shuffled")
 _ROLLING = dsprites.FIRST[:5]  # TVAEs, by L, which is above 0
 _BUBBLES = (  # that do not see whole sequences; the second is of the camera-ready, too
     ("MNIST", mnist.FIRST, ("bubble-1_4", "bubble-5_36")),
     ("sprites", dsprites.FIRST, ("bubble-2_5", "bubble-1_3", "bubble-4_15", "bubble-1_6")),
 )
-_CAPCORR, _TOGETHER = (
-    tuple(
-        Number(f"{label}{factor}", (path, factor), 2)
-        for factor in ("x", "y", "orientation", "scale")
-    )
-    for label, path in (("CapCorr ", "capcorr"), ("", "capcorr_agreement"))
-)
-_GAIN = Number("gain", ("traversal_gain",), 2)
-_HELD = Number(
-    "gain of t as it is, not rolled", ("held", "traversal_gain"), 2, like=_GAIN.path
-)  # of which few runs have seeds
-_ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
 
 #: E_eq is no number of these: K decides it before the first step.
 CLAIMS: tuple[Better | Above | Best | Within, ...] = (
     Better(
         "K = 3 is better than K = 1 on MNIST (A.5)",
-        _MNIST, _MNIST_K1, higher=(_LIKELIHOOD, _BOUND, _GAIN),
+        _MNIST, mnist.SINGLE_SITE, higher=(LOG_PX_PAPER, LOG_PX_BOUND, GAIN),
     ),
     Better(
         "K = 1 is better than K = 3 on dSprites (A.5)",
-        _SPRITES, _SPRITES_K3, higher=(_LIKELIHOOD, _BOUND, _GAIN, *_CAPCORR),
+        _SPRITES, dsprites.THREE_SITES, higher=(LOG_PX_PAPER, LOG_PX_BOUND, GAIN, *CAPCORR),
     ),
     Better(
         "A Bubble with K = 3 is worse than one with K = 2L (A.5), on all metrics",
         column(mnist.FIRST, "bubble-5_36"), column(mnist.FIRST, "bubble-5_36-k3"),
-        higher=(_LIKELIHOOD, _BOUND, _GAIN), lower=(_ERROR,),
+        higher=(LOG_PX_PAPER, LOG_PX_BOUND, GAIN), lower=(ERROR,),
     ),
     *(
         Best(
             f"{kind} has its highest likelihood at L = 5/36 (A.6)",
             column(mnist.FIRST, f"{name}-5_36"),
             tuple(column(mnist.FIRST, f"{name}-{length}") for length in others),
-            higher=_LIKELIHOOD,
+            higher=LOG_PX_PAPER,
         )
         for kind, name, others in (
             ("The TVAE", "tvae", ("1_2", "13_36", "1_4", "0")),
@@ -84,30 +65,30 @@ CLAIMS: tuple[Better | Above | Best | Within, ...] = (
         "The TVAE has its lowest E_eq at L = 1/2 (A.6)",
         column(mnist.FIRST, "tvae-1_2"),
         tuple(column(mnist.FIRST, f"tvae-{length}") for length in ("13_36", "1_4", "5_36", "0")),
-        lower=_ERROR,
+        lower=ERROR,
     ),
-    Better("mu = 30 speeds convergence (A.2)", _MNIST, _MNIST_MU, higher=(_EARLY,)),
+    Better("mu = 30 speeds convergence (A.2)", _MNIST, mnist.MU_FROM_0, higher=(EARLY_ELBO,)),
     Better(
         "mu organises t: E_eq of t² is lower from mu = 30 than from 0 (the sign of t is random "
         "where mu is 0)",
-        _MNIST, _MNIST_MU, lower=(_ERROR_SQUARED,),
+        _MNIST, mnist.MU_FROM_0, lower=(ERROR_SQUARED,),
     ),
     *(
         Better(
             "A TVAE without coherence in time (L = 0) is smooth within its capsules (6.3): "
             f"neighbouring sites correlate more than a VAE's: {data}",
-            column(recipes, "tvae-0"), column(recipes, "vae"), higher=_SMOOTH,
+            column(recipes, "tvae-0"), column(recipes, "vae"), higher=SMOOTHNESS,
         )
         for data, recipes in (("MNIST", mnist.FIRST), ("sprites", dsprites.FIRST))
     ),
     Better(
         "Weight normalisation is needed for topographic organisation (A.8)",
-        mnist.TORUS, mnist.PLAIN_TORUS, higher=(_ORGANISED,),
+        mnist.TORUS, mnist.PLAIN_TORUS, higher=(_MAP_EXCESS,),
     ),
     *(
         Better(
             f"Weight normalisation has a higher likelihood than projected rows (A.8): {name}",
-            this, that, higher=(_LIKELIHOOD, _BOUND),
+            this, that, higher=(LOG_PX_PAPER, LOG_PX_BOUND),
         )
         for name, this, that in (
             ("a TVAE", _MNIST, column(mnist.NORMS, "tvae-5_36-pgd")),
@@ -116,24 +97,25 @@ CLAIMS: tuple[Better | Above | Best | Within, ...] = (
     ),
     Better(
         "The VAE has a higher likelihood without weight normalisation (A.1)",
-        column(mnist.FIRST, "vae"), column(mnist.NORMS, "vae-wn"), higher=(_LIKELIHOOD, _BOUND),
+        column(mnist.FIRST, "vae"), column(mnist.NORMS, "vae-wn"),
+        higher=(LOG_PX_PAPER, LOG_PX_BOUND),
     ),
     Within(
         "All capsules roll together (A.11; the share that rolls as most do, of which .95 is all)",
-        _ROLLING, _TOGETHER, least=0.95, control=True,
+        _ROLLING, AGREEMENT, least=0.95, control=True,
     ),
     *(
         Within(
             "BubbleVAE learns invariance (6.3): t of one frame, as it is, stands for frames that "
             f"were not seen, at least as well as their mean frame: {data}",
-            tuple(column(recipes, name) for name in names), (_HELD,), least=0.0, control=True,
+            tuple(column(recipes, name) for name in names), (HELD,), least=0.0, control=True,
         )
         for data, recipes, names in _BUBBLES
     ),
     *(
         Better(
             f"and better than a VAE's: {data}",
-            column(recipes, names[1]), column(recipes, "vae"), higher=(_HELD,),
+            column(recipes, names[1]), column(recipes, "vae"), higher=(HELD,),
         )
         for data, recipes, names in _BUBBLES
     ),
@@ -142,12 +124,8 @@ CLAIMS: tuple[Better | Above | Best | Within, ...] = (
 _PARTS, _TURNED = part_whole.DIGITS, part_whole.ROTATED[-1]
 
 
-def _free(label: str, *path: str, digits: int = 3) -> Number:
-    return Number(label, ("free_form", *path), digits)
-
-
-def _read(label: str, how: str, what: str, angle: str) -> Number:
-    return Number(label, (how, what, angle), 3)
+def _read(label: str, how: str, what: str, angle: str) -> Quantity:
+    return Quantity((how, what, angle), label, 3)
 
 
 #: What the other paper says of parts and wholes; its tables' recipes are all that they need.
@@ -155,15 +133,15 @@ OF_PARTS = (
     Above(
         "Free-form inference repairs digits turned by up to 90 degrees (Fig. 3)", _PARTS,
         ((
-            _free("MSE, amortised", "turned", "mse", digits=4),
-            _free("optimised", "turned", "mse, optimised", digits=4),
+            free_form("MSE, amortised", "turned", "mse", digits=4),
+            free_form("optimised", "turned", "mse, optimised", digits=4),
         ),),
     ),
     Above(
         "It adds about half a percent to what a probe reads off t⁰ (Fig. 3)", _PARTS,
         ((
-            _free("optimised, a probe of its own", "optimised, refitted", "presences"),
-            _free("amortised", "amortised", "presences"),
+            free_form("optimised, a probe of its own", "optimised, refitted", "presences"),
+            free_form("amortised", "amortised", "presences"),
         ),),
     ),
     Above(
@@ -194,12 +172,12 @@ OF_PARTS = (
     ),
     Within(
         "Many templates are nearly affine copies of another (Fig. 5 to 7; a quarter is many here)",
-        (_PARTS,), (Number("share of copies (by chance 0.05)", ("copies", "share"), 2),),
+        (_PARTS,), (replace(COPIES, label="share of copies (by chance 0.05)"),),
         least=0.25,
     ),
     Better(
         "Normal poses have a tighter bound after points than from the start (2.3)",
-        part_whole.TUNED, part_whole.NORMAL, higher=(Number("ELBO", ("elbo",), 1),),
+        part_whole.TUNED, part_whole.NORMAL, higher=(ELBO,),
     ),
 )  # fmt: skip
 
@@ -210,10 +188,8 @@ _TABLES_OF_SPRITES = (
 )  # fmt: skip
 
 
-def _gains(*factors: str) -> tuple[Number, ...]:
-    return tuple(
-        Number(f"gain, {factor}", ("traversal", "by_factor", factor), 2) for factor in factors
-    )
+def _gains(*factors: str) -> tuple[Quantity, ...]:
+    return tuple(replace(gain_of(factor), label=f"gain, {factor}") for factor in factors)
 
 
 #: What the papers' tables are read to show, with a bound that holds or a control beside it.
@@ -221,7 +197,7 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
     *(
         Better(
             f"A TVAE, {recipe.about}, has a higher likelihood than the VAE ({told})",
-            recipe, vae, higher=(_LIKELIHOOD, _BOUND),
+            recipe, vae, higher=(LOG_PX_PAPER, LOG_PX_BOUND),
         )
         for recipes, told in (
             (mnist.FINAL, "Table 1, as released"),
@@ -243,20 +219,20 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
         for conclusion in (
             Better(
                 f"A Bubble has a higher likelihood than the VAE (6.3, {told})",
-                bubble, column(recipes, "vae"), higher=(_LIKELIHOOD, _BOUND),
+                bubble, column(recipes, "vae"), higher=(LOG_PX_PAPER, LOG_PX_BOUND),
             ),
             Better(
                 "A TVAE with L = 5/36 has a higher likelihood and a lower E_eq than the Bubble "
                 f"(6.3, {told})",
                 column(recipes, "tvae-5_36"), bubble,
-                higher=(_LIKELIHOOD, _BOUND), lower=(_ERROR,),
+                higher=(LOG_PX_PAPER, LOG_PX_BOUND), lower=(ERROR,),
             ),
         )
     ),
     *(
         Better(
             f"{told} has a lower E_eq than the VAE (6.3): {data}",
-            column(recipes, model), column(recipes, "vae"), lower=(_ERROR,),
+            column(recipes, model), column(recipes, "vae"), lower=(ERROR,),
         )
         for data, recipes, bubble in (
             ("MNIST, as released", mnist.FINAL, "bubble-5_36"),
@@ -271,7 +247,7 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
     *(
         Better(
             f"{told} has a lower CapCorr than the VAE, for every factor (6.3, {where})",
-            column(recipes, "vae"), column(recipes, name), higher=_CAPCORR,
+            column(recipes, "vae"), column(recipes, name), higher=CAPCORR,
         )
         for recipes, where in (
             (dsprites.FINAL, "Table 2, as released"),
@@ -289,13 +265,13 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
             for recipes in (*_TABLES_OF_MNIST, *_TABLES_OF_SPRITES)
             for recipe in recipes[:-1]
         ),
-        (_ERROR,), lower=True,
+        (ERROR,), lower=True,
         why="E_eq is mostly as low before the first step: where mu is far from 0, latents that "
         "share variances are alike in any network. Traversals and their gain tell what was learned",
     ),
     Learned(
         "Capsules that roll with the input are learned: CapCorr is high (Tables 2, 5, L > 0)",
-        (*dsprites.FINAL[:3], *dsprites.TO_THE_LETTER[:3], *_ROLLING), _CAPCORR,
+        (*dsprites.FINAL[:3], *dsprites.TO_THE_LETTER[:3], *_ROLLING), CAPCORR,
         why="CapCorr, too, is mostly what the structure gives an untrained network",
     ),
     *(
@@ -321,6 +297,6 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
         "well as by the mean frame",
         (mnist.LONG, _SEES_MOST, column(mnist.FINAL, "tvae-5_36"),
          column(mnist.TO_THE_LETTER, "tvae-5_36")),
-        (_ELSEWHERE,), least=0.0, control=True,
+        (COMBINED_GAIN,), least=0.0, control=True,
     ),
 )  # fmt: skip

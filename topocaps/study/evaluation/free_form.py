@@ -16,8 +16,8 @@ from topocaps.capsules import Belief, PartWhole
 from topocaps.capsules.free_form import optimise
 from topocaps.data.mnist_files import Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, rotated_up_to
-from topocaps.examine.examination import EVALUATION_SEED
 from topocaps.metrics.probes import Labelled, whitened_accuracies
+from topocaps.study.evaluation.base import EVALUATION_SEED
 
 STEPS = 100
 IMAGES = 3000

@@ -8,8 +8,8 @@ from typing import Any
 
 from topocaps.models import VAE
 from topocaps.networks import Norm
-from topocaps.recipes.editions import Edition
-from topocaps.recipes.recipe import Recipe
+from topocaps.papers.recipes.editions import Edition
+from topocaps.study.recipe import Recipe
 
 _NORMS = {Norm.NONE: "", Norm.WEIGHT: ", weight norm", Norm.PROJECTED: ", projected rows"}
 

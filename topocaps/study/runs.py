@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topocaps import figures
-from topocaps.arithmetic import seeded
-from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput, Interrupted, NonFinite
-from topocaps.examine import Measured, examination_of
+from topocaps.errors import Interrupted, NonFinite
 from topocaps.files import make_folder, read_json, write_atomically, write_json
 from topocaps.generative import GenerativeModel
 from topocaps.machine import with_doubles
-from topocaps.metrics.intervals import at_the_ends
-from topocaps.recipes import DATA, BaseRecipe, Splits, find
-from topocaps.report import Section, page
+from topocaps.study import figures
+from topocaps.study.data import Splits
+from topocaps.study.evaluation import evaluation_of
+from topocaps.study.finished import Finished, recipe_of
+from topocaps.study.recipe import BaseRecipe
+from topocaps.study.report import Section, compare, draw_figures, page, section
 from topocaps.training import RunFolder, fit_together, load
 from topocaps.training.folder import SCHEMA
 from topocaps.training.run import choose_device
@@ -30,36 +28,6 @@ from topocaps.wording import counted
 Say = Callable[[str], None]
 VALIDATED = 100  # sequences of every factor, after every epoch
 VALIDATION_SEED = 1
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished run: its folder, its settings, its model and its metrics."""
-
-    folder: RunFolder
-    settings: dict[str, Any]
-    model: GenerativeModel
-    metrics: dict[str, Any]
-
-    @classmethod
-    def open(cls, path: Path) -> Finished:
-        folder = RunFolder(path)
-        settings = folder.settings()
-        if not folder.metrics.exists():
-            data_kind(path, settings)  # else there is nothing to evaluate it on
-            load(path)  # unless it is not finished
-            raise BadInput(f"{path} has not been evaluated: topocaps evaluate {path}")
-        metrics = read_json(folder.metrics)
-        if not isinstance(metrics, dict) or "seed" not in metrics:
-            raise BadInput(f"{folder.metrics} is not what a run measured: remove it")
-        return cls(folder, settings, load(path), metrics)
-
-    @property
-    def name(self) -> str:
-        return self.settings["name"]
-
-    def shown_on(self, held_out: SequenceSet) -> Measured[Any]:
-        return Measured(self.model, held_out, self.settings, self.metrics)
 
 
 @dataclass(frozen=True)
@@ -79,12 +47,7 @@ class Job:
         return Job(self.recipe.start, self.start or self.out / "start", self.seed)
 
 
-def as_long(recipe: BaseRecipe, epochs: int | None) -> BaseRecipe:
-    """The recipe, shortened where ``epochs`` are given."""
-    return recipe if epochs is None else recipe.shortened(epochs)
-
-
-def run_job(job: Job, device: str = "auto", say: Say = lambda line: None) -> Finished:
+def run_job(job: Job, device: str = "auto", say: Say = lambda line: None) -> Finished[Any]:
     """Train, evaluate and report one that has to stay finite."""
     for finished in run_jobs([job], device=device, say=say):
         return finished
@@ -99,7 +62,7 @@ def run_jobs(
     watch: Callable[[str], Watcher] = on_terminal,
     *,
     reports: bool = True,
-) -> Iterator[Finished]:
+) -> Iterator[Finished[Any]]:
     """Train, evaluate and report; jobs on the same data, for as many steps, run together.
 
     Each is given as soon as it is evaluated, group by group, and nothing is done before it is asked
@@ -127,7 +90,7 @@ def _run_group(
     say: Say,
     watch: Callable[[str], Watcher],
     reports: bool,
-) -> Iterator[Finished]:
+) -> Iterator[Finished[Any]]:
     recipes = [job.recipe for job in jobs]
     splits = recipes[0].data.load(data)
     frame_shape = splits.train.frame_shape
@@ -150,7 +113,7 @@ def _run_group(
             seeds=[job.seed for job in jobs],
             device=device,
             watcher=watch(label),
-            settings=[recipe.settings() for recipe in recipes],
+            settings=[recipe.to_json() for recipe in recipes],
             say=lambda line: say(f"{label}: {line}"),
         )
     except Interrupted as stopped:
@@ -161,7 +124,7 @@ def _run_group(
             say(f"{named}: {run.failure} ({folder.failure})")
         elif was_done:
             say(f"{named}: trained already in {folder.path} (remove it to train again)")
-            yield Finished.open(folder.path)
+            yield Finished.open(folder.path, job.recipe)
         else:
             best = "" if run.best_epoch is None else (
                 f" for {counted(len(run.history), 'epoch')}, of which {run.best_epoch} was best"
@@ -169,7 +132,9 @@ def _run_group(
             say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
             if complaint := run.history[-1].get("complaint"):
                 say(f"{named}: {complaint}")
-            yield evaluate_run(folder.path, device, splits=splits, report=reports)
+            yield evaluate_run(
+                folder.path, device, recipe=job.recipe, splits=splits, report=reports
+            )
 
 
 def _validation(splits: Splits) -> SequenceSet:
@@ -187,31 +152,35 @@ def evaluate_run(
     path: Path,
     device: str = "auto",
     data: Path | None = None,
+    recipe: BaseRecipe | None = None,
     splits: Splits | None = None,
     report: bool = True,
-) -> Finished:
-    """Measure a trained run from its folder; write its metrics and, asked for, its report."""
+) -> Finished[Any]:
+    """Measure a trained run and write its metrics and, unless ``report`` is False, its report.
+
+    ``recipe`` and ``splits`` are those that the run folder recorded, unless given.
+    """
     folder = RunFolder(path)
     settings = folder.settings()
-    splits = splits or data_of(path, settings, data)
+    recipe = recipe or recipe_of(folder)
+    splits = splits or recipe.data.load(data)
     model = load(path)
-    with seeded(settings["seed"]):
-        untrained = build(settings["model"])
-    examination = examination_of(model)
+    untrained = recipe.build(splits.train.frame_shape, settings["seed"])
+    evaluation = evaluation_of(model)
     where = with_doubles(choose_device(device))
     history = folder.records()
-    patient = settings["training"].get("patience") and splits.validation is None
+    patient = recipe.training.patience and splits.validation is None
     chosen = best_epoch(history) if patient else 0
     write_json(
         folder.metrics,
         {
             "schema": SCHEMA,
-            "recipe": settings["name"],
-            **examination.measure(model, untrained, splits, settings, where),
+            "recipe": recipe.name,
+            **evaluation.measure(model, untrained, splits, recipe, where),
             "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
             "data": splits.source,
             "epochs": len(history),
-            **_started(settings),
+            **_started(recipe),
             "seed": settings["seed"],
             "seconds": history[-1]["seconds"],
             "together": history[-1].get("together", 1),  # models that shared these seconds
@@ -220,24 +189,25 @@ def evaluate_run(
             "torch": settings["versions"]["torch"],
         },
     )
-    finished = Finished(folder, settings, model.cpu(), read_json(folder.metrics))
+    finished = Finished(folder, recipe, model.cpu(), read_json(folder.metrics))
     if report:
         draw_figures(finished, splits.held_out)
-        write_atomically(folder.report, page(settings["name"], [section(finished)]))
+        write_atomically(folder.report, page(recipe.name, [section(finished)]))
     return finished
 
 
-def _started(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a run was trained from, and for how long that was."""
-    if "start" not in settings:
+def _started(recipe: BaseRecipe) -> dict[str, Any]:
+    """Return what a run started from, and for how many epochs that was trained."""
+    if recipe.start is None:
         return {}
-    start = settings["start"]
-    return {"start": {"recipe": start["name"], "epochs": start["training"]["epochs"]}}
+    return {"start": {"recipe": recipe.start.name, "epochs": recipe.start.training.epochs}}
 
 
-def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
-    """The main job: a TVAE and a VAE of the same size on small sprites, side by side."""
-    jobs = [Job(find(f"sprites/{name}"), out / name) for name in ("tvae", "vae")]
+def run_side_by_side(
+    recipes: Sequence[BaseRecipe], out: Path, device: str, say: Say
+) -> list[Finished[Any]]:
+    """Run recipes, each into a folder of its own in ``out``, with one report above them."""
+    jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes]
     runs = [run_job(job, device, say) for job in jobs]
     sections = [section(run) for run in runs]
     lags = figures.by_lag({run.name: run.metrics for run in runs})
@@ -253,74 +223,3 @@ def run_demo(out: Path, device: str, say: Say) -> list[Finished]:
         out / "report.html", page("Equivariant capsules, learned", [overview, *sections])
     )
     return runs
-
-
-def compare(runs: list[Finished]) -> list[list[str]]:
-    """One table: every run, then the untrained control of the first."""
-    named = Counter(run.name for run in runs)
-    columns: dict[str, Any] = {}
-    for run in runs:
-        label = run.name + f", seed {run.metrics['seed']}" * (named[run.name] > 1)
-        columns[label if label not in columns else f"{label}, {run.folder.path}"] = run.metrics
-    columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
-    return examination_of(runs[0].model).table(columns)
-
-
-def section(run: Finished) -> Section:
-    """The part of a report that one run fills."""
-    examination = examination_of(run.model)
-    captions = examination.captions
-    files = {name: run.folder.figures / f"{name}.png" for name in captions}
-    metrics = run.metrics
-    low, high = at_the_ends(metrics) if "intervals" in metrics else (None, None)
-    columns = {
-        metrics["split"]: metrics,
-        **({"95 % from": low, "to": high} if low and high else {}),
-        "training": metrics["train"],
-        "untrained": metrics["untrained"],
-    }
-    return Section(
-        title=run.name,
-        text=f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
-        f"on {metrics['device']}{_in_company(metrics)}, seed {metrics['seed']}; "
-        f"{counted(metrics['sequences'], 'sequence')} evaluated."
-        + (f" {metrics['complaint']}." if metrics.get("complaint") else ""),
-        table=examination.table(columns),
-        figures=[
-            (files[name], caption) for name, caption in captions.items() if files[name].exists()
-        ],
-        settings=run.settings,
-        legend=examination.legend,
-    )
-
-
-def _in_company(metrics: dict[str, Any]) -> str:
-    together = metrics.get("together", 1)
-    return f" ({together} models at once)" if together > 1 else ""
-
-
-def draw_figures(run: Finished, held_out: SequenceSet) -> None:
-    """Everything there is to see of a run, into its folder."""
-    make_folder(run.folder.figures)
-    drawn = examination_of(run.model).draw(run.shown_on(held_out))
-    drawn["history"] = figures.history(run.folder.records())
-    for name, figure in drawn.items():
-        figures.save(figure, run.folder.figures / f"{name}.png")
-
-
-def data_of(path: Path, settings: dict[str, Any], folder: Path | None = None) -> Splits:
-    """The data of a run, made again from what it recorded."""
-    kind = data_kind(path, settings)
-    return DATA[kind](**{k: v for k, v in settings["data"].items() if k != "kind"}).load(folder)
-
-
-def data_kind(path: Path, settings: dict[str, Any]) -> str:
-    """Which data a run recorded; a run on others cannot be measured without them."""
-    kind = (settings.get("data") or {}).get("kind")
-    if kind not in DATA:
-        known = settings.get("model")
-        model = f"tc.load({str(path)!r}{'' if known else ', model'})"
-        rolls = known is None or known.get("kind") != "PartWhole"
-        then = f"tc.metrics.evaluate({model}, x)" if rolls else f"{model} is the model"
-        raise BadInput(f"{path} was trained on sequences of your own: in Python, {then}")
-    return str(kind)

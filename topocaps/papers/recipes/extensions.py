@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from topocaps.latents.learned import Learned
-from topocaps.recipes.data import GrowingSprites, Sprites
-from topocaps.recipes.recipe import Recipe
-from topocaps.recipes.sprites import CAPSULES, TVAE
+from topocaps.papers.recipes.sprites import CAPSULES, TVAE
+from topocaps.study.data import GrowingSprites, Sprites
+from topocaps.study.recipe import Recipe
 
 
 def _recipe(name: str, about: str, topography: dict[str, Any], **changes: Any) -> Recipe:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from topocaps.data.own import Own, room_to_shift, split
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.topography import Topography
-from topocaps.recipes.data import OwnSequences
-from topocaps.recipes.recipe import Recipe
-from topocaps.study import Finished, Job, Say, run_job
+from topocaps.study.data import OwnSequences
+from topocaps.study.finished import Finished
+from topocaps.study.recipe import Recipe
+from topocaps.study.runs import Job, Say, run_job
 from topocaps.training import Adam, Training
 from topocaps.wording import counted
 
@@ -38,7 +40,7 @@ def fit_own(
     device: str = "auto",
     changes: tuple[str, ...] = (),
     say: Say = lambda line: None,
-) -> Finished:
+) -> Finished[Any]:
     """Read, choose, train, evaluate what can be without factors, write a run folder and report."""
     data = data if data.size is not None else replace(data, at_most=SIDE)
     own = data.read(say)
@@ -89,6 +91,7 @@ def recipe_for(
         raise BadInput(f"a window of {window} frames is longer than sequences of {frames}")
     sites = frames if closed else max(frames, min(2 * frames, 2 * LONGEST))
     pictures = len(shape) == 3 and min(shape[1:]) >= 28
+    convolutional = pictures and math.prod(shape) > _MANY
     few = split(own)[0]
     if isinstance(few, Sequences) and len(few) <= FEW and len(shape) == 3 and not data.shift:
         data = replace(data, shift=room_to_shift(few))
@@ -97,8 +100,8 @@ def recipe_for(
         about=f"sequences of {frames} frames from {data.path}",
         data=data,
         topography=Topography(capsules=CAPSULES, shape=(sites,), window=window, cyclic=closed),
-        hidden=(300, 200),
-        convolutional=pictures and math.prod(shape) > _MANY,
+        hidden=None if convolutional else (300, 200),
+        convolutional=convolutional,
         likelihood=own.likelihood,  # type: ignore[arg-type]
         centred=True,
         closed=closed,

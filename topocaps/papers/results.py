@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from topocaps.errors import BadInput
 from topocaps.files import make_folder, read_json, write_json
-from topocaps.recipes import RECIPES, BaseRecipe, Recipe
-from topocaps.recipes.tables import Number
+from topocaps.papers.recipes import RECIPES
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe, Recipe
 
-PUT_OFF = "put_off"  #: names of what a short run did not measure, as no table asked for it
+#: Key of a result: names of extra metrics that were not measured, as no table asked for them.
+DEFERRED = "put_off"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Results:
     def path(self, recipe: BaseRecipe, seed: int) -> Path:
         return self.folder / recipe.name / f"seed-{seed}.json"
 
-    def has(self, recipe: BaseRecipe, seed: int, numbers: Sequence[Number] = ()) -> bool:
+    def has(self, recipe: BaseRecipe, seed: int, numbers: Sequence[Quantity] = ()) -> bool:
         """Return whether this recipe was run from this seed, and measured as asked.
 
         A run that failed counts. A result does not count where none of these ``numbers`` was ever
@@ -45,10 +47,10 @@ class Results:
         found = _read(path)
         if not self._agrees(path, found, recipe):
             return False
-        put_off = [n for n in numbers if n.path[0] in found.get(PUT_OFF, ())]
-        if any(not values_of(number, [found]) for number in put_off):
+        deferred = [n for n in numbers if n.key[0] in found.get(DEFERRED, ())]
+        if any(not number.values([found]) for number in deferred):
             return False
-        return not numbers or any(number.path[0] in found for number in numbers)
+        return not numbers or any(number.key[0] in found for number in numbers)
 
     def _agrees(self, path: Path, found: dict[str, Any], recipe: BaseRecipe) -> bool:
         """Return whether a file was made with the settings of a recipe; refuse it if it was not."""
@@ -66,7 +68,7 @@ class Results:
         """What was measured already."""
         path = self.path(recipe, seed)
         found = _read(path) if path.exists() else {}
-        return set(found) - set(found.get(PUT_OFF, ()))
+        return set(found) - set(found.get(DEFERRED, ()))
 
     def keep(self, recipe: BaseRecipe, seed: int, metrics: dict[str, Any]) -> None:
         """Write a result: what metrics.json holds, in few digits."""
@@ -132,10 +134,10 @@ class Results:
                         "into the same folder: choose another --out"
                     )
 
-    def __call__(self, recipe: BaseRecipe, number: Number) -> list[float]:
-        return values_of(number, self.of(recipe))
+    def __call__(self, recipe: BaseRecipe, number: Quantity) -> list[float]:
+        return number.values(self.of(recipe))
 
-    def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
+    def spread(self, recipe: BaseRecipe, number: Quantity) -> float | None:
         """Return the spread over seeds that a model with a single seed is given.
 
         It is the median standard deviation of models with the same norm of weights, on the same
@@ -150,9 +152,8 @@ class Results:
                 found[_coherence(other) == near].append(statistics.stdev(values))
         if spreads := found[True] or found[False]:
             return statistics.median(spreads)
-        return (
-            self.spread(recipe, replace(number, path=number.like, like=())) if number.like else None
-        )
+        alike = replace(number, key=number.spread_like, spread_like=())
+        return self.spread(recipe, alike) if number.spread_like else None
 
 
 def _steps(recipe: BaseRecipe) -> object:
@@ -202,17 +203,6 @@ def _read_failure(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("failure"), str):
         raise BadInput(f"{path} does not say what failed: remove it")
     return found
-
-
-def values_of(number: Number, found: Iterable[dict[str, Any]]) -> list[float]:
-    values = []
-    for one in found:
-        value: Any = one
-        for key in number.path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, int | float):
-            values.append(float(value))
-    return values
 
 
 def _few_digits(value: Any) -> Any:

@@ -6,22 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topocaps.recipes import dsprites, extensions, mnist, part_whole, sprites
-from topocaps.recipes.base import BaseRecipe
-from topocaps.recipes.papers import column
-from topocaps.recipes.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of a table: where it stands in metrics and claims, and how it is written."""
-
-    label: str
-    path: tuple[str, ...]
-    digits: int
-    worst: bool = False  #: the largest over seeds stands there, not the mean
-    of: str = ""  #: what it is read off, where a model has a line for each
-    like: tuple[str, ...] = ()  #: what spreads over seeds as it does, where those are not known
+from topocaps.papers import quantities
+from topocaps.papers.recipes import dsprites, extensions, mnist, part_whole, sprites
+from topocaps.papers.recipes.columns import column
+from topocaps.study.evaluation.topographic import ERROR, GAIN
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe, Recipe
 
 
 @dataclass(frozen=True)
@@ -30,7 +20,7 @@ class Table:
 
     title: str
     recipes: tuple[BaseRecipe, ...]
-    numbers: tuple[Number, ...]
+    quantities: tuple[Quantity, ...]
     picture: str = "traversals"  #: that is shown of the first seed
     claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: other than recipes'
     note: str = ""  #: what to read it for
@@ -42,77 +32,12 @@ class Table:
         return "Figure" in self.title
 
 
-_ERROR = Number("E_eq", ("equivariance_error",), 0)
-_GAIN = Number("gain", ("traversal_gain",), 2)
-_LIKELIHOOD = (
-    Number("log p(x), paper's estimator", ("log_px_paper",), 1),
-    _ERROR,
-    _GAIN,
-    Number("log p(x) ≥, K = 10", ("log_px",), 1),
-)
-_CAPCORR = (
-    *(Number(f"CapCorr {f}", ("capcorr", f), 2) for f in ("x", "y", "orientation", "scale")),
-    _ERROR,
-    _GAIN,
-)  # fmt: skip
-
-_MAP = (
-    Number("neighbours of one class", ("map", "agreement"), 2),
-    Number("when shuffled", ("map", "shuffled"), 2),
-    Number("more than shuffled", ("map", "excess"), 2),
-    Number("p, largest", ("map", "p_value"), 4, worst=True),
-    Number("images on its sites", ("map", "images"), 0),
-    _LIKELIHOOD[0],
-)
-_WALKED = (
-    *(Number(f"gain {f}", ("traversal", "by_factor", f), 2) for f in ("x", "y")),
-    _GAIN,
-    _ERROR,
-)
-_AXES = tuple(Number(f"{f} along its own axis", ("own_axis", f), 2) for f in ("x", "y"))
-_MISSING = tuple(
-    Number(way, ("missing", key, way), 0, of=f"{share} missing")
-    for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
-    for way in ("filled", "held", "mean")
-)
-_PROBES = tuple(
-    Number(f"{labels:,} labels", ("probes", what, str(labels)), 3, of=what)
-    for what in ("t", "pooled")
-    for labels in (10, 100, 1000, 10_000)
-)
-_ELSEWHERE = Number("gain, rotation and hue together", ("generalisation", "traversal_gain"), 2)
-
-_LATENTS = (
-    ("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"), ("μ, σ", "posterior"),
-)  # fmt: skip
-_WAYS = ("0", "45", "90", "135", "180", "affnist-style", "affnist")
+_CAPCORR = (*quantities.CAPCORR, ERROR, GAIN)
 _PROBE_NOTE = (
     "Test accuracy of a linear probe on the parameters of q, fitted on the upright training "
     "images; test digits are turned by up to so many degrees either way. *affnist-style* digits "
     "are moved by us as affNIST's are; the paper's are affNIST's own."
 )
-_FREE = (
-    Number("value (no bound), turned", ("free_form", "turned", "bound"), 0),
-    Number("optimised", ("free_form", "turned", "bound, optimised"), 0),
-    Number("MSE, turned", ("free_form", "turned", "mse"), 4),
-    Number("optimised", ("free_form", "turned", "mse, optimised"), 4),
-    Number("t⁰, amortised", ("free_form", "amortised", "presences"), 3),
-    Number("optimised, same probe", ("free_form", "optimised, same probe", "presences"), 3),
-    Number("optimised, refitted", ("free_form", "optimised, refitted", "presences"), 3),
-)
-_ROTATED = tuple(
-    Number(f"{angle}°", ("refitted", key, str(angle)), 3, of=label)
-    for angle in part_whole.ANGLES
-    for label, key in _LATENTS
-)
-
-
-def _probed(how: str) -> tuple[Number, ...]:
-    return tuple(
-        Number(f"{way}{'°' * way.isdigit()}", (how, key, way), 3, of=label)
-        for label, key in _LATENTS
-        for way in _WAYS
-    )
 
 
 def _named(*endings: str) -> tuple[BaseRecipe, ...]:
@@ -125,7 +50,7 @@ def _table3(norms: tuple[Recipe, ...], others: tuple[Recipe, ...]) -> Table:
     return Table(
         f"Table 3 (submission): norms of weights, MNIST, edition `{edition}`",
         (*norms, weight_norm, column(others, "vae")),
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         seeds=1,
         claims={
             weight_norm.name: {
@@ -146,7 +71,7 @@ TABLES = {
     "table1": Table(
         "Table 1 (camera-ready): MNIST, as released",
         mnist.FINAL,
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         note="Settings are those of the released code. The [settings](#settings) table changes one "
         "at a time; `table1-letter` has those of the paper's text.",
     ),
@@ -162,13 +87,13 @@ TABLES = {
     "table4": Table(
         "Table 4 (submission): MNIST, all models, edition `submission`",
         mnist.FIRST,
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         seeds=1,
     ),
     "table4-released": Table(
         "Table 4 (submission): MNIST, all models, edition `submission-released`",
         mnist.FIRST_RELEASED,
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         seeds=1,
     ),
     "table5": Table(
@@ -186,7 +111,7 @@ TABLES = {
     "settings": Table(
         "What each setting is worth: Table 1 as released, with one setting changed",
         (*mnist.FINAL, *mnist.SETTINGS),
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         note="Rows that end in a setting differ from the row of the released edition in that "
         "setting alone. `letter` rows have the decoder's initialisation, epsilon and centre of the "
         "text.",
@@ -195,13 +120,13 @@ TABLES = {
     "table1-middle": Table(
         "Table 1 as released, but digits turn about the middle of the image",
         mnist.ABOUT_THE_MIDDLE,
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         seeds=1,
     ),
     "table1-letter": Table(
         "Table 1 to the letter of the paper's text: MNIST",
         mnist.TO_THE_LETTER,
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         note="The decoder starts from U(−1/√m, 1/√m) with m its inputs (A.2), W has the full K at "
         "every frame (Eq. 9), nothing is added to energies, digits turn about the middle, and "
         "gradients are clipped where L = 0.",
@@ -218,7 +143,7 @@ TABLES = {
     "zero": Table(
         "L = 0 in the ways that may explain its column: MNIST",
         (column(mnist.FINAL, "tvae-0"), *mnist.ZERO),
-        _LIKELIHOOD,
+        quantities.LIKELIHOOD,
         note="The paper's text gives K = 9 for the submission and none for the camera-ready; the "
         "released code has K = 3 without a norm.",
         seeds=1,
@@ -229,11 +154,11 @@ TABLES = {
         _CAPCORR,
         seeds=1,
     ),
-    "figure1": Table("Figure 1: rotation and hue together", (_COMBINED,), (_GAIN, _ERROR), seeds=1),
+    "figure1": Table("Figure 1: rotation and hue together", (_COMBINED,), (GAIN, ERROR), seeds=1),
     "figure3": Table(
         "Figure 3: a torus",
         (mnist.TORUS, mnist.PLAIN_TORUS, mnist.RELEASED_TORUS),
-        _MAP,
+        quantities.MAP,
         picture="torus",
         note="*neighbours of one class*: of neighbouring sites that show different images, the "
         "share whose digits are of one class; *shuffled*, images keep their places and change "
@@ -242,21 +167,19 @@ TABLES = {
     "figure4": Table(
         "Figure 4: traversals",
         (mnist.LONG, *_named("mnist/submission/tvae-13_36", "sprites/submission/tvae-1_3")),
-        (_GAIN,),
+        (GAIN,),
         seeds=1,
     ),
-    "figure5": Table("Figure 5: CapCorr against L", dsprites.FIRST, _CAPCORR[:4], seeds=1),
+    "figure5": Table("Figure 5: CapCorr against L", dsprites.FIRST, quantities.CAPCORR, seeds=1),
     "traversals": Table(
-        "Figures 6 to 17: traversals", (*mnist.FIRST, *dsprites.FIRST), (_GAIN,), seeds=1
+        "Figures 6 to 17: traversals", (*mnist.FIRST, *dsprites.FIRST), (GAIN,), seeds=1
     ),
-    "figure18": Table(
-        "Figure 18: rotation and hue together", (_COMBINED,), (_GAIN, _ERROR), seeds=1
-    ),
-    "figure19": Table("Figure 19: perspective and hue", (_PERSPECTIVE,), (_GAIN, _ERROR), seeds=1),
+    "figure18": Table("Figure 18: rotation and hue together", (_COMBINED,), (GAIN, ERROR), seeds=1),
+    "figure19": Table("Figure 19: perspective and hue", (_PERSPECTIVE,), (GAIN, ERROR), seeds=1),
     "generalisation": Table(
         "Generalisation (6.3, B.4): trained on single motions, traversing combined ones",
         (mnist.LONG, *mnist.FINAL, *mnist.TO_THE_LETTER, *_named("mnist/submission/tvae-13_36")),
-        (_GAIN, _ELSEWHERE),
+        (GAIN, quantities.COMBINED_GAIN),
         picture="combined",
         note="The first model is the one of B.4: 13 frames, no norm. Models are trained on single "
         "motions over all scales and tested on 500 sequences of combined motion at scale 1. Gains "
@@ -267,7 +190,7 @@ TABLES = {
     "probes": Table(
         "What linear probes read off t: the digit, from few labels and many",
         (*mnist.FINAL, *mnist.FAST),
-        _PROBES,
+        quantities.PROBES,
         note="Test accuracy on one frame of a moving digit, in any pose and hue, from so many "
         "labelled training sequences (a sequence each); *pooled*: of every capsule what no roll "
         "changes, its mean, spread and peak.",
@@ -275,15 +198,15 @@ TABLES = {
     "speed": Table(
         "Any speed (C.1): sprites that move half a site, or two, a frame",
         extensions.SPEED,
-        _WALKED,
+        quantities.TRAVERSALS,
     ),
     "open": Table(
-        "Open ends (C.2): sprites that grow and do not come round", extensions.OPEN, (_GAIN,)
+        "Open ends (C.2): sprites that grow and do not come round", extensions.OPEN, (GAIN,)
     ),
     "causal": Table(
         "Causal (Eq. 22): only the past",
         extensions.CAUSAL,
-        (*_WALKED, _LIKELIHOOD[3]),
+        (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         note="Each predicts the four frames it has not seen: the causal model 1 to 4 frames after "
         "the last one, the centred one 6 to 9 frames from the middle of its window. Both are one "
         "or two frames away from what was seen, round the sequence.",
@@ -291,7 +214,7 @@ TABLES = {
     "axes": Table(
         "Several axes (C.3): x and y on capsules of two axes",
         extensions.AXES,
-        (*_WALKED, *_AXES),
+        (*quantities.TRAVERSALS, *quantities.OWN_AXES),
         note="*along its own axis*: of the sequences in which x, or y, moves, the share whose "
         "latents move along its axis and not along the other's; which is whose, each capsule has "
         "learned by itself. Before training, nothing moves along either.",
@@ -299,7 +222,7 @@ TABLES = {
     "learned": Table(
         "Learned W and velocities (section 7)",
         extensions.LEARNED,
-        (*_WALKED, _LIKELIHOOD[3]),
+        (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         picture="learned",
         note="W is learned by the bound, which asks for likely frames and not for a roll: a "
         "learned one may have the higher bound and the lower gain.",
@@ -307,24 +230,24 @@ TABLES = {
     "sparse": Table(
         "Sparsity between capsules (section 7)",
         extensions.SPARSE,
-        (Number("specialisation", ("specialisation",), 3), *_WALKED[:3], _LIKELIHOOD[3]),
+        (quantities.SPECIALISATION, *quantities.TRAVERSALS[:3], quantities.LIKELIHOOD[3]),
         note="*specialisation*: 0 where every capsule moves as much for every factor, 1 where each "
         "moves for one factor only.",
     ),
     "missing": Table(
         "Missing frames: nats of a frame that was taken out",
         (sprites.TVAE, sprites.PLAIN),
-        _MISSING,
+        quantities.MISSING,
         note="*filled*: the nearest frame's t, rolled (not rolled, for the VAE); *held*: the "
         "nearest frame's t as it is; *mean*: of the frames that are there. Frames whose image is "
         "shown elsewhere in the sequence do not count.",
         picture="filled",
     ),
-    "fast": Table("The fast recipe: two models of Table 1", mnist.FAST[:2], _LIKELIHOOD),
+    "fast": Table("The fast recipe: two models of Table 1", mnist.FAST[:2], quantities.LIKELIHOOD),
     "capsules-table1": Table(
         "Parts and wholes, Table 1: what a linear probe reads, fitted on upright digits",
         _OF_PARTS,
-        _probed("accuracy"),
+        quantities.probed("accuracy"),
         picture="parts",
         note=f"{_PROBE_NOTE} Features are whitened. The paper does not say how many numbers its "
         "VAE has; 32 was chosen because its row is near the paper's.",
@@ -332,7 +255,7 @@ TABLES = {
     "capsules-refitted": Table(
         "Parts and wholes, Table 1 again: the probe fitted on digits moved in the same way",
         _OF_PARTS,
-        _probed("refitted"),
+        quantities.probed("refitted"),
         picture="parts",
         claims={
             recipe.name: {"refitted": recipe.claims["accuracy"]}
@@ -343,7 +266,7 @@ TABLES = {
     "capsules-figure3": Table(
         "Parts and wholes, Figure 3: free-form inference",
         (part_whole.DIGITS,),
-        _FREE,
+        quantities.FREE_FORM,
         picture="turned",
         note="100 steps from the encoder's q, on 3,000 test digits, turned by up to 90 degrees or "
         "upright. Poses are a point each, without the entropy of q(A): what is raised is no bound "
@@ -353,7 +276,7 @@ TABLES = {
     "capsules-figure4": Table(
         "Parts and wholes, Figure 4: trained and probed on digits turned by up to an angle",
         (*part_whole.ROTATED, *part_whole.PLAIN_ROTATED),
-        _ROTATED,
+        quantities.ROTATED,
         picture="parts",
         note="Each model is probed at the angle it was trained with (refitted): read its own "
         "column.",
@@ -361,13 +284,7 @@ TABLES = {
     "capsules-figures5-7": Table(
         "Parts and wholes, Figures 5 to 7: templates and arrangements",
         (part_whole.DIGITS, part_whole.ROTATED[-1]),
-        (
-            Number("nearest affine copy", ("copies", "nearest"), 3),
-            Number("of random strokes", ("copies", "nearest_of_strokes"), 3),
-            Number("share of copies", ("copies", "share"), 2),
-            Number("majority vote", ("vote",), 2),
-            Number("MSE", ("mse",), 4),
-        ),
+        quantities.TEMPLATES,
         picture="templates",
         note="*nearest affine copy*: of every template, the least squared error, over its energy, "
         "that an affine map of another leaves; the median over templates. *share of copies*: of "
@@ -379,11 +296,7 @@ TABLES = {
     "capsules-poses": Table(
         "Parts and wholes, section 2.3: Normal poses from the start, or after points",
         (part_whole.NORMAL, part_whole.TUNED),
-        (
-            Number("ELBO", ("elbo",), 1),
-            Number("MSE", ("mse",), 4),
-            *(Number(label, ("accuracy", key, "0"), 3) for label, key in _LATENTS[:2]),
-        ),
+        quantities.POSES,
         picture="parts",
         note=f"Both have been trained for as long: {part_whole.NORMAL.training.epochs} epochs with "
         f"Normal poses, or {part_whole.DIGITS.training.epochs} with points and then "
@@ -392,7 +305,7 @@ TABLES = {
     "capsules-turns": Table(
         "Beyond the paper: scenes that may be turned",
         (part_whole.DIGITS, part_whole.TURNING),
-        _probed("accuracy"),
+        quantities.probed("accuracy"),
         picture="turned",
         note=f"{_PROBE_NOTE} Features are whitened.",
     ),

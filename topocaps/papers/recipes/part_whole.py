@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from topocaps.arithmetic import seeded
-from topocaps.capsules import PartWhole, PartWholeSettings, Poses
-from topocaps.errors import check_seed, whole_number
+from topocaps.capsules import PartWholeSettings, Poses
 from topocaps.latents.topography import Topography
 from topocaps.models import VAE
-from topocaps.recipes.base import BaseRecipe
-from topocaps.recipes.data import MovedMnist, StillMnist
-from topocaps.recipes.fingerprint import of_part_whole, stable
-from topocaps.recipes.recipe import Recipe
-from topocaps.references import references
+from topocaps.study.data import MovedMnist, StillMnist
+from topocaps.study.recipe import PartWholeRecipe, Recipe
 from topocaps.training import Adam, Precision, Training
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartWholeRecipe(BaseRecipe):
-    """Data, part-whole model and training."""
-
-    capsules: PartWholeSettings = field(default_factory=PartWholeSettings)
-    probed: int | None = None  #: training images that probes are fitted on; all where None
-
-    def __post_init__(self) -> None:
-        if self.probed is not None:
-            whole_number("probed", self.probed)
-
-    @property
-    def citations(self) -> tuple[str, ...]:
-        """BibTeX entries of the model and of the data."""
-        return references(PartWhole, self.data)
-
-    def build(self, frame_shape: tuple[int, ...], seed: int) -> PartWhole:
-        check_seed(seed)
-        with seeded(seed):
-            return PartWhole(frame_shape, self.capsules)
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {"probed": self.probed}
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "model": "PartWhole", "capsules": asdict(self.capsules)}
-
-    def identity(self) -> dict[str, Any]:
-        return super().identity() | stable(
-            "part-whole", capsules=(of_part_whole(self.capsules), None), probed=(self.probed, None)
-        )
 
 
 def _claimed(**rows: tuple[tuple[float, float], ...]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites, sprites
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
-from topocaps.recipes.fingerprint import stable
+from topocaps.study.fingerprint import stable
 
 SOME = 500  # sequences of every factor, where not all are measured
 

@@ -15,7 +15,7 @@ from topocaps.capsules.free_form import optimise
 from topocaps.capsules.model import in_image
 from topocaps.data import geometry
 from topocaps.errors import BadInput
-from topocaps.figures import can_be_drawn, canvas, show_rows, tile
+from topocaps.study.figures import can_be_drawn, canvas, show_rows, tile
 
 TEMPLATES_CAPTION = (
     "Templates of the parts (Fig. 6): brightness times opacity, each as large as its square."

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from topocaps.latents.topography import Topography
+from topocaps.models import VAE
 from topocaps.networks import Fan, Norm
-from topocaps.recipes import editions
-from topocaps.recipes.data import Mnist, StillMnist
-from topocaps.recipes.editions import CLIP
-from topocaps.recipes.papers import Columns, column, variant
-from topocaps.recipes.recipe import Recipe
+from topocaps.papers.recipes import editions
+from topocaps.papers.recipes.columns import Columns, column, variant
+from topocaps.papers.recipes.editions import CLIP
+from topocaps.study.data import Mnist, StillMnist
+from topocaps.study.recipe import Recipe
 from topocaps.training import Adam, Precision, Training
 
 
@@ -197,7 +198,7 @@ FAST = tuple(
         about=f"{recipe.about}, trained fast",
         edition=Recipe.edition,
         training=replace(_FAST, clip=recipe.training.clip),
-        centred=True,
+        centred=recipe.model is not VAE,
         claims={},
     )
     for recipe in TO_THE_LETTER
@@ -208,3 +209,13 @@ MNIST = (
     *FIRST, *NORMS, *FIRST_RELEASED, *NORMS_RELEASED,
     TORUS, PLAIN_TORUS, RELEASED_TORUS, *FAST,
 )  # fmt: skip
+
+#: What the submission says of K and mu (A.2, A.5), with the other value of each.
+_MODEL = column(FIRST, "tvae-5_36")
+SINGLE_SITE = variant(
+    _MODEL, "k1", "but K = 1",
+    claims={},
+    topography=replace(_MODEL.topography, reach=(1,)),
+    training=replace(_MODEL.training, clip=CLIP),  # few squares share a variance
+)  # fmt: skip
+MU_FROM_0 = variant(_MODEL, "mu0", "mu from 0", claims={}, mu=0.0)

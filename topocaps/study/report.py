@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from topocaps.data.sequences import SequenceSet
+from topocaps.files import make_folder
+from topocaps.metrics.intervals import at_the_ends
+from topocaps.study import figures
+from topocaps.study.evaluation import evaluation_of
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import table
 from topocaps.version import __version__
-
-NONE = "–"
+from topocaps.wording import counted
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class Section:
     table: list[list[str]]
     figures: list[tuple[Path, str]] = field(default_factory=list)
     settings: dict[str, Any] | None = None
-    #: what rows of the table mean, by what is in their names
+    #: what the rows of the table mean, by term
     legend: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,7 +65,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
             parts.append(f"<h2>{escape(section.title)}</h2>")
         parts.append(f"<p>{escape(section.text)}</p>")
         parts.append(_table(section.table))
-        parts.append(_legend(section.legend, [row[0] for row in section.table]))
+        parts.append(_legend(section.legend))
         parts += [_figure(path, caption) for path, caption in section.figures]
         if section.settings is not None:
             settings = escape(json.dumps(section.settings, indent=2))
@@ -76,13 +83,8 @@ def _table(rows: list[list[str]]) -> str:
     return f'<div class="wide">{whole}</div>'
 
 
-def _legend(told: Mapping[str, str], labels: Sequence[str]) -> str:
-    """What is told of rows that are there; a name may stand for several, with commas between."""
-    lines = [
-        f"<dt>{escape(names)}</dt><dd>{escape(text)}</dd>"
-        for names, text in told.items()
-        if any(name in label for name in names.split(", ") for label in labels)
-    ]
+def _legend(legend: Mapping[str, str]) -> str:
+    lines = [f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in legend.items()]
     return f"<dl>{''.join(lines)}</dl>" if lines else ""
 
 
@@ -92,3 +94,57 @@ def _figure(path: Path, caption: str) -> str:
         f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def compare(runs: list[Finished[Any]]) -> list[list[str]]:
+    """One table: every run, then the untrained control of the first."""
+    named = Counter(run.name for run in runs)
+    columns: dict[str, Any] = {}
+    for run in runs:
+        label = run.name + f", seed {run.metrics['seed']}" * (named[run.name] > 1)
+        columns[label if label not in columns else f"{label}, {run.folder.path}"] = run.metrics
+    columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
+    return table(evaluation_of(runs[0].model).quantities(list(columns.values())), columns)
+
+
+def section(run: Finished[Any]) -> Section:
+    """The part of a report that one run fills."""
+    evaluation = evaluation_of(run.model)
+    captions = evaluation.captions
+    files = {name: run.folder.figures / f"{name}.png" for name in captions}
+    metrics = run.metrics
+    low, high = at_the_ends(metrics) if "intervals" in metrics else (None, None)
+    columns = {
+        metrics["split"]: metrics,
+        **({"95 % from": low, "to": high} if low and high else {}),
+        "training": metrics["train"],
+        "untrained": metrics["untrained"],
+    }
+    quantities = evaluation.quantities(list(columns.values()))
+    return Section(
+        title=run.name,
+        text=f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
+        f"on {metrics['device']}{_in_company(metrics)}, seed {metrics['seed']}; "
+        f"{counted(metrics['sequences'], 'sequence')} evaluated."
+        + (f" {metrics['complaint']}." if metrics.get("complaint") else ""),
+        table=table(quantities, columns),
+        figures=[
+            (files[name], caption) for name, caption in captions.items() if files[name].exists()
+        ],
+        settings=run.folder.settings(),
+        legend=dict(q.legend for q in quantities if q.legend),
+    )
+
+
+def _in_company(metrics: dict[str, Any]) -> str:
+    together = metrics.get("together", 1)
+    return f" ({together} models at once)" if together > 1 else ""
+
+
+def draw_figures(run: Finished[Any], held_out: SequenceSet) -> None:
+    """Everything there is to see of a run, into its folder."""
+    make_folder(run.folder.figures)
+    drawn = evaluation_of(run.model).draw(run, held_out)
+    drawn["history"] = figures.history(run.folder.records())
+    for name, figure in drawn.items():
+        figures.save(figure, run.folder.figures / f"{name}.png")

@@ -1,10 +1,10 @@
-"""Parts and wholes: what is measured of them, drawn, and put into a table."""
+"""Parts and wholes: what is measured and drawn of them, and the rows of their tables."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,15 +13,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from topocaps import figures, part_figures
 from topocaps.arithmetic import seeded
 from topocaps.capsules import Belief, PartWhole
 from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import SequenceSet
-from topocaps.examine.digits import PROBED, labelled, moved_digits, probed
-from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
-from topocaps.examine.optimised import IMAGES, free_form
 from topocaps.metrics.capsules import (
     affine_copies,
     ink_kept,
@@ -31,7 +27,14 @@ from topocaps.metrics.capsules import (
     strangers,
 )
 from topocaps.metrics.probes import whitened_accuracies
-from topocaps.recipes.data import Splits
+from topocaps.study import figures, part_figures
+from topocaps.study.data import Splits
+from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric
+from topocaps.study.evaluation.digits import PROBED, labelled, moved_digits, probed
+from topocaps.study.evaluation.free_form import IMAGES, free_form
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe, PartWholeRecipe
 
 PRESENCES, BOTH = "presences", "presences and poses"
 _BATCH = 500
@@ -39,36 +42,68 @@ KEPT = 500  # images
 TURNED = (22.5, 45.0, 90.0, 180.0)  # degrees
 SHOWN = "90"  # of these, in the table of a run
 BLANK = 0.05  # of the mean ink of a template, that is none
-_LEGEND = {
-    "bound": (
-        "nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the "
-        "number is then no bound on log p(x), and is not comparable with one that is."
+_PROBE_LEGEND = (
+    "t⁰, A⁰",
+    "test accuracy of a linear probe on the logits of the wholes' presences t⁰, and on these "
+    "with their poses A⁰, whitened, fitted on upright training digits.",
+)
+_BOUND_LEGEND = (
+    "bound",
+    "nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the "
+    "number is then no bound on log p(x), and is not comparable with one that is.",
+)
+_PARTS_LEGEND = (
+    "largest share, clutter",
+    "of the parts that wholes take, how many the one with most has, and of all that are "
+    "there, how many belong to none; of more than two layers, where it is worst.",
+)
+_INK_LEGEND = (
+    "ink kept",
+    "of images that are turned, how much of their ink is drawn where the turned parts would "
+    "draw it: by the same templates, and by any.",
+)
+BOUND = Quantity(("elbo",), "bound", 1, _BOUND_LEGEND)
+MSE = Quantity(
+    ("mse",), "MSE", 4,
+    ("MSE", "mean squared error of a pixel, drawn from parts as they are most to be expected."),
+)  # fmt: skip
+_ROWS = (
+    Quantity(("log_px_given_t",), "log p(x|parts)", 1),
+    MSE,
+    Quantity(
+        ("presence_nats",), "KL of t⁰", 2,
+        (
+            "KL of t⁰",
+            "nats between the presences of wholes and their prior. Whether they differ from image "
+            "to image, it does not tell: that is the logit spread.",
+        ),
     ),
-    "MSE": "mean squared error of a pixel, drawn from parts as they are most to be expected.",
-    "t⁰, A⁰": (
-        "test accuracy of a linear probe on the logits of the wholes' presences t⁰, and on these "
-        "with their poses A⁰, whitened, fitted on upright training digits."
+    Quantity(
+        ("logit_spread",), "logit spread", 2,
+        ("logit spread", "how far the logits of t⁰ vary over images; near 0 the top is dead."),
     ),
-    "KL of t⁰": (
-        "nats between the presences of wholes and their prior. Whether they differ from image to "
-        "image, it does not tell: that is the logit spread."
+    Quantity(("largest_share",), "largest share", 2, _PARTS_LEGEND),
+    Quantity(("clutter",), "clutter", 2, _PARTS_LEGEND),
+    Quantity(("wholes_on",), "wholes on", 1),
+    Quantity(("parts_on",), "parts on", 1),
+    Quantity(
+        ("templates_drawn",), "templates that draw", 0,
+        (
+            "templates that draw",
+            "those that leave ink of their own on images; the others are there, and blank or "
+            "hidden.",
+        ),
     ),
-    "logit spread": "how far the logits of t⁰ vary over images; near 0 the top is dead.",
-    "largest share, clutter": (
-        "of the parts that wholes take, how many the one with most has, and of all that are "
-        "there, how many belong to none; of more than two layers, where it is worst."
-    ),
-    "templates that draw": (
-        "those that leave ink of their own on images; the others are there, and blank or hidden."
-    ),
-    "ink kept": (
-        "of images that are turned, how much of their ink is drawn where the turned parts would "
-        "draw it: by the same templates, and by any."
-    ),
-}
+    Quantity(("kept", SHOWN, "same"), f"ink kept at {SHOWN}° by its template", 2, _INK_LEGEND),
+    Quantity(("kept", SHOWN, "any"), f"ink kept at {SHOWN}° by any", 2, _INK_LEGEND),
+)  # fmt: skip
+_READ = tuple(
+    Quantity(("accuracy", key, "0"), label, 3, _PROBE_LEGEND)
+    for label, key in (("t⁰", PRESENCES), ("t⁰, A⁰", BOTH))
+)
 
 
-class PartWholeExamination(Examination[PartWhole]):
+class PartWholeEvaluation(Evaluation[PartWhole]):
     """Bound, reconstruction, what linear probes read off wholes, signs of life."""
 
     captions: ClassVar = {
@@ -78,25 +113,24 @@ class PartWholeExamination(Examination[PartWhole]):
         "samples": part_figures.SAMPLES_CAPTION,
         "history": figures.HISTORY_CAPTION,
     }
-    legend: ClassVar = _LEGEND
 
     def measure(
         self,
         model: PartWhole,
         untrained: PartWhole,
         splits: Splits,
-        settings: dict[str, Any],
-        where: torch.device,
+        recipe: BaseRecipe,
+        device: torch.device,
     ) -> dict[str, Any]:
         def chosen(train: SequenceSet, test: SequenceSet) -> tuple[SequenceSet, SequenceSet]:
-            fitted = train.balanced(settings.get("probed"), EVALUATION_SEED)
-            return fitted.to(where), test.balanced(splits.each, EVALUATION_SEED).to(where)
+            fitted = train.balanced(_probed(recipe), EVALUATION_SEED)
+            return fitted.to(device), test.balanced(splits.each, EVALUATION_SEED).to(device)
 
         train, test = chosen(splits.train, splits.held_out)
         upright = chosen(not_moved(splits.train), not_moved(splits.held_out))
 
         def on(which: PartWhole) -> dict[str, Any]:
-            which.to(where)
+            which.to(device)
             return {
                 **bounds(which, test),
                 "accuracy": accuracy(which, *upright),
@@ -105,8 +139,8 @@ class PartWholeExamination(Examination[PartWhole]):
 
         return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
 
-    def draw(self, run: Measured[PartWhole]) -> dict[str, Figure]:
-        model, shown = run.model, one_of_each(run.held_out)
+    def draw(self, run: Finished[PartWhole], held_out: SequenceSet) -> dict[str, Figure]:
+        model, shown = run.model, one_of_each(held_out)
         with seeded(EVALUATION_SEED):
             return {
                 "templates": part_figures.templates(model),
@@ -115,52 +149,34 @@ class PartWholeExamination(Examination[PartWhole]):
                 "samples": part_figures.samples(model),
             }
 
-    def more(self, model: PartWhole, settings: dict[str, Any], data: Path | None) -> list[Later]:
+    def extra_metrics(self, run: Finished[PartWhole], data: Path | None) -> list[ExtraMetric]:
         """Probes on moved digits, what free-form inference adds, how alike templates are."""
-        where = next(model.parameters()).device
-        canvas, count = model.frame_shape[-1], settings.get("probed")
-
+        model, count = run.model, _probed(run.recipe)
+        device = next(model.parameters()).device
+        canvas = model.frame_shape[-1]
         read = functools.partial(read_off, model)
 
         def optimised() -> dict[str, Any]:
-            return free_form(model, read_wholes, data, count and min(count, IMAGES))
+            images = None if count is None else min(count, IMAGES)
+            return {"free_form": free_form(model, read_wholes, data, images)}
 
         return [
-            Later(PROBED, lambda: probed(read, canvas, where, data, count)),
-            Later(("free_form",), lambda: {"free_form": optimised()}),
-            Later(("vote",), lambda: {"vote": _vote(model, data, canvas, where)}),
-            Later(("copies",), lambda: {"copies": _copies(model)}),
+            ExtraMetric(PROBED, lambda: probed(read, canvas, device, data, count)),
+            ExtraMetric(("free_form",), optimised),
+            ExtraMetric(("vote",), lambda: {"vote": _vote(model, data, canvas, device)}),
+            ExtraMetric(("copies",), lambda: {"copies": _copies(model)}),
         ]
 
-    def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-        metrics = list(columns.values())
-        bound = "bound" if metrics[0]["is_bound"] else "value (Delta poses: no bound)"
-        rows = [
-            (bound, "elbo", 1),
-            ("log p(x|parts)", "log_px_given_t", 1),
-            ("MSE", "mse", 4),
-            ("KL of t⁰", "presence_nats", 2),
-            ("logit spread", "logit_spread", 2),
-            ("largest share", "largest_share", 2),
-            ("clutter", "clutter", 2),
-            ("wholes on", "wholes_on", 1),
-            ("parts on", "parts_on", 1),
-            ("templates that draw", "templates_drawn", 0),
-        ]
-        probes = [m.get("accuracy", {PRESENCES: {}, BOTH: {}}) for m in metrics]
-        read = [
-            [label, *(number(one[key].get("0"), 3) for one in probes)]
-            for label, key in (("t⁰", PRESENCES), ("t⁰, A⁰", BOTH))
-        ]
-        turned = [m.get("kept", {}).get(SHOWN, {}) for m in metrics]
-        kept_rows = [
-            [f"ink kept at {SHOWN}° by {whose}", *(number(one.get(key), 2) for one in turned)]
-            for whose, key in (("its template", "same"), ("any", "any"))
-        ]
-        told = [
-            [label, *(number(m.get(key), places) for m in metrics)] for label, key, places in rows
-        ]
-        return [["", *columns], *read, *told, *kept_rows]
+    def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
+        is_bound = columns[0]["is_bound"]
+        value = BOUND if is_bound else replace(BOUND, label="value (Delta poses: no bound)")
+        return [*_READ, value, *_ROWS]
+
+
+def _probed(recipe: BaseRecipe) -> int | None:
+    """Return how many training images probes are fitted on; None: all of them."""
+    assert isinstance(recipe, PartWholeRecipe)
+    return recipe.probed
 
 
 def _copies(model: PartWhole) -> dict[str, float]:

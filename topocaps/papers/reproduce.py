@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from topocaps import figures
 from topocaps.errors import BadInput
-from topocaps.examine import examination_of
 from topocaps.files import make_folder, read_json
 from topocaps.networks import Norm
-from topocaps.recipes import BaseRecipe, Recipe
-from topocaps.recipes.claims import CLAIMS
-from topocaps.recipes.part_whole import PartWholeRecipe
-from topocaps.recipes.tables import TABLES, Number, Table
-from topocaps.results import PUT_OFF, Results
-from topocaps.results_page import draw, write_page
-from topocaps.study import Finished, Job, Say, as_long, data_of, run_jobs
+from topocaps.papers.claims import CLAIMS
+from topocaps.papers.page import draw, write_page
+from topocaps.papers.results import DEFERRED, Results
+from topocaps.papers.tables import TABLES, Table
+from topocaps.study import figures
+from topocaps.study.evaluation import evaluation_of
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe, PartWholeRecipe, Recipe
+from topocaps.study.runs import Job, Say, run_jobs
 from topocaps.training.folder import RunFolder
 from topocaps.training.run import choose_device
 from topocaps.wording import counted
@@ -61,16 +62,15 @@ def reproduce(
         )
     # a short run measures what was asked for; a whole one all that tables tell of it
     asked = None if epochs is None or "claims" in tables else _asked(tables)
-    recipe_of = {job.recipe.name: job.recipe for job in jobs.values()}
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
-        recipe, seed = recipe_of[run.name], run.metrics["seed"]
+        recipe, seed = run.recipe, run.metrics["seed"]
         told = _told_of(recipe) if asked is None else asked | results.names(recipe, seed)
-        more = _more(run, told, data, device, say)
-        control = {**run.metrics["untrained"], **more.pop("untrained", {})}
-        metrics = {**run.metrics, **more, "untrained": control}
+        extra = _extra(run, told, data, device, say)
+        control = {**run.metrics["untrained"], **extra.pop("untrained", {})}
+        metrics = {**run.metrics, **extra, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
         if seed == 0:  # first: a result that is there is not run again
-            _show(run, recipe, results.path(recipe, 0).parent, data)
+            _show(run, results.path(recipe, 0).parent, data)
         results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
     for job in jobs.values():
         for part, said in ((job.before, "what it starts from failed: "), (job, "")):
@@ -96,9 +96,11 @@ def missing(
             seed,
             runs / recipe.start.name / f"seed-{seed}" if recipe.start else None,
         )
-        for recipe in (as_long(recipe, epochs) for recipe in recipes_of(name))
+        for recipe in (
+            whole if epochs is None else whole.shortened(epochs) for whole in recipes_of(name)
+        )
         for seed in range(seeds_of(name, seeds))
-        if not results.has(recipe, seed, numbers_of(name))
+        if not results.has(recipe, seed, quantities_of(name))
     ]
 
 
@@ -137,48 +139,48 @@ def seeds_of(name: str, seeds: int | None = None) -> int:
     return 1 if name == "claims" else TABLES[name].seeds
 
 
-def numbers_of(name: str) -> tuple[Number, ...]:
+def quantities_of(name: str) -> tuple[Quantity, ...]:
     """What a table says of each of them; of claims, each judges what it needs."""
-    return () if name == "claims" else TABLES[name].numbers
+    return () if name == "claims" else TABLES[name].quantities
 
 
 def _asked(tables: Sequence[str]) -> set[str]:
     """What tables tell, by its name among metrics."""
-    return {number.path[0] for name in tables for number in numbers_of(name)}
+    return {q.key[0] for name in tables for q in quantities_of(name)}
 
 
 def _told_of(recipe: BaseRecipe) -> set[str]:
     """What any table tells of a recipe."""
-    return {number.path[0] for table in _tables_of(recipe) for number in table.numbers}
+    return {q.key[0] for table in _tables_of(recipe) for q in table.quantities}
 
 
 def _tables_of(recipe: BaseRecipe) -> list[Table]:
     return [t for t in TABLES.values() if recipe.name in {one.name for one in t.recipes}]
 
 
-def _more(
-    run: Finished, asked: set[str], data: Path | None, device: str, say: Say
+def _extra(
+    run: Finished[Any], asked: set[str], data: Path | None, device: str, say: Say
 ) -> dict[str, Any]:
-    """Numbers that are for tables only: those that are asked for; what is put off is named."""
-    model = run.model.to(choose_device(device))
+    """Measure the extra metrics that are asked for, and name the others as deferred."""
+    run.model.to(choose_device(device))
     found: dict[str, Any] = {}
-    put_off: list[str] = []
-    for later in examination_of(model).more(model, run.settings, data):
-        if asked.intersection(later.names):
-            say(f"{run.name}, seed {run.metrics['seed']}: measuring {', '.join(later.names)}")
-            found |= later.measure()
+    deferred: list[str] = []
+    for metric in evaluation_of(run.model).extra_metrics(run, data):
+        if asked.intersection(metric.names):
+            say(f"{run.name}, seed {run.metrics['seed']}: measuring {', '.join(metric.names)}")
+            found |= metric.measure()
         else:
-            put_off += later.names
+            deferred += metric.names
     run.model.cpu()
-    return found | ({PUT_OFF: put_off} if put_off else {})
+    return found | ({DEFERRED: deferred} if deferred else {})
 
 
-def _show(run: Finished, recipe: BaseRecipe, folder: Path, data: Path | None) -> None:
-    """The pictures of a run that stand beside its results: those that tables show."""
-    wanted = {table.picture for table in _tables_of(recipe)}
-    held_out = data_of(run.folder.path, run.settings, data).held_out
+def _show(run: Finished[Any], folder: Path, data: Path | None) -> None:
+    """Draw the figures of a run that tables show, beside its results."""
+    wanted = {table.picture for table in _tables_of(run.recipe)}
+    held_out = run.recipe.data.load(data).held_out
     folder.mkdir(parents=True, exist_ok=True)
-    shown = examination_of(run.model).keepsakes(run.shown_on(held_out))
+    shown = evaluation_of(run.model).result_figures(run, held_out)
     for name in wanted & shown.keys():
         figures.save(shown[name], folder / f"{name}.png", dpi=80)
 

@@ -1,10 +1,10 @@
-"""Topographic models: what is measured of them, drawn, and put into a table."""
+"""Topographic models: what is measured and drawn of them, and the rows of their tables."""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,15 +13,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from topocaps import figures
-from topocaps.arithmetic import seeded
-from topocaps.building import build
-from topocaps.data.mnist_files import digits
+from topocaps.data.mnist_files import SIDE, digits
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput
-from topocaps.examine.digits import PROBED, probed
-from topocaps.examine.examination import EVALUATION_SEED, Examination, Later, Measured, number
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics import (
@@ -32,46 +27,85 @@ from topocaps.metrics import (
     strongest_images,
 )
 from topocaps.metrics.traversal import Traversal, traversal
-from topocaps.recipes.data import SOME, Mnist, Splits
 from topocaps.sequence_model import SequenceModel
+from topocaps.study import figures
+from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
+from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric
+from topocaps.study.evaluation.digits import PROBED, probed
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe, Recipe
 
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known
 EXAMPLES_SEED = 1  # of the sequences in figures
 SHAPE = "shape"  # the factor of sprites that never moves
 
-_LEGEND = {
-    "gain": (
-        "traversal gain: how well frames that t₀ has not seen are predicted by rolling it. 1 is "
-        "perfect, 0 is the sequence's own mean frame (the best that a code can do which never "
-        "changes), below 0 is worse than that. Held: the same t₀, not rolled. Factors that leave "
-        "no such frame are not listed."
-    ),
-    "CapCorr": (
-        "correlation of the roll seen in the capsules with the factor that moved (Eq. 14). For "
-        "factors that loop within a sequence the most favourable start counts. A dash: the roll "
-        "never varies, so there is no correlation."
-    ),
-    "along its own axis": (
-        "of capsules of several axes: the share of a factor's sequences in which they moved along "
-        "the axis that is the factor's own, and along no other."
-    ),
-    "E_eq": (
-        "equivariance error (Eq. 13), beside what capsules pointing in random directions give. "
-        "Both mostly measure the structure that is built in: compare with the untrained column."
-    ),
-    "log p(x) ≥": (
-        "importance-weighted bound with K samples of whole sequences, nats a frame, true for any "
-        "window; not comparable with the papers' numbers."
-    ),
-    "paper's log p(x)": (
-        "the released estimator, to stand beside the papers' tables: too high by the log of its "
-        "samples, and no bound where frames share variance."
-    ),
-}
+_GAIN_LEGEND = (
+    "gain",
+    "traversal gain: how well frames that t₀ has not seen are predicted by rolling it. 1 is "
+    "perfect, 0 is the sequence's own mean frame (the best that a code can do which never "
+    "changes), below 0 is worse than that. Held: the same t₀, not rolled. Factors that leave "
+    "no such frame are not listed.",
+)
+_CAPCORR_LEGEND = (
+    "CapCorr",
+    "correlation of the roll seen in the capsules with the factor that moved (Eq. 14). For "
+    "factors that loop within a sequence the most favourable start counts. A dash: the roll "
+    "never varies, so there is no correlation.",
+)
+_AXIS_LEGEND = (
+    "along its own axis",
+    "of capsules of several axes: the share of a factor's sequences in which they moved along "
+    "the axis that is the factor's own, and along no other.",
+)
+_ERROR_LEGEND = (
+    "E_eq",
+    "equivariance error (Eq. 13), beside what capsules pointing in random directions give. "
+    "Both mostly measure the structure that is built in: compare with the untrained column.",
+)
+_BOUND_LEGEND = (
+    "log p(x) ≥",
+    "importance-weighted bound with K samples of whole sequences, nats a frame, true for any "
+    "window; not comparable with the papers' numbers.",
+)
+_PAPER_LEGEND = (
+    "paper's log p(x)",
+    "the released estimator, to stand beside the papers' tables: too high by the log of its "
+    "samples, and no bound where frames share variance.",
+)
+
+GAIN = Quantity(("traversal_gain",), "gain", 2, _GAIN_LEGEND)
+ERROR = Quantity(("equivariance_error",), "E_eq", 0, _ERROR_LEGEND)
+_SHARED = (
+    ERROR,
+    Quantity(("chance_equivariance_error",), "E_eq of chance", 0, _ERROR_LEGEND),
+    Quantity(("log_px",), "log p(x) ≥", 1, _BOUND_LEGEND),
+    Quantity(("log_px_paper",), "paper's log p(x)", 1, _PAPER_LEGEND),
+    Quantity(("elbo",), "ELBO", 1),
+)
+_MAP = (
+    Quantity(("map", "agreement"), "neighbours of one class", 2),
+    Quantity(("map", "shuffled"), "when shuffled", 2),
+)
 
 
-class TopographicExamination(Examination[SequenceModel]):
+def gain_of(factor: str) -> Quantity:
+    """The traversal gain of the sequences in which one factor moves."""
+    return Quantity(("traversal", "by_factor", factor), f"gain {factor}", 2, _GAIN_LEGEND)
+
+
+def capcorr_of(factor: str) -> Quantity:
+    """CapCorr of one factor."""
+    return Quantity(("capcorr", factor), f"CapCorr {factor}", 2, _CAPCORR_LEGEND)
+
+
+def own_axis_of(factor: str) -> Quantity:
+    """How often the latents move along the factor's own axis."""
+    return Quantity(("own_axis", factor), f"{factor} along its own axis", 2, _AXIS_LEGEND)
+
+
+class TopographicEvaluation(Evaluation[SequenceModel]):
     """Bounds, E_eq, CapCorr, traversals; of a map, how it is organised."""
 
     captions: ClassVar = {
@@ -88,13 +122,14 @@ class TopographicExamination(Examination[SequenceModel]):
         model: SequenceModel,
         untrained: SequenceModel,
         splits: Splits,
-        settings: dict[str, Any],
-        where: torch.device,
+        recipe: BaseRecipe,
+        device: torch.device,
     ) -> dict[str, Any]:
+        walk = traversal_options(recipe)
+
         def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
-            fixed = sequences.balanced(each, EVALUATION_SEED).to(where)
-            walk = how_to_walk(settings)
-            found = evaluate(which.to(where), fixed, seed=EVALUATION_SEED, **walk)
+            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
+            found = evaluate(which.to(device), fixed, seed=EVALUATION_SEED, **walk)
             if is_map(which):
                 found["map"] = _map(which, fixed)
             if fixed.frames > 1:  # of t as it is, where an invariant model needs no roll
@@ -108,8 +143,9 @@ class TopographicExamination(Examination[SequenceModel]):
             "train": on(splits.train, SOME, model),
         }
 
-    def draw(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
-        model, held_out, drawn = run.model, run.held_out, {}
+    def draw(self, run: Finished[SequenceModel], held_out: SequenceSet) -> dict[str, Figure]:
+        model = run.model
+        drawn: dict[str, Figure] = {}
         if isinstance(model.topography, LearnedTopography):
             drawn["learned"] = figures.learned(model.topography)
         elif isinstance(model.topography, Topography):
@@ -119,40 +155,41 @@ class TopographicExamination(Examination[SequenceModel]):
         else:
             if figures.can_be_drawn(held_out.frame_shape):
                 shown = examples(held_out, 1 if held_out.names else UNNAMED)
-                drawn["traversal"] = _walked(run, shown, held_out.names)
-            drawn["by_lag"] = figures.by_lag({run.settings["name"]: run.metrics})
+                drawn["traversal"] = _traversals(run, shown, held_out.names)
+            drawn["by_lag"] = figures.by_lag({run.name: run.metrics})
         return drawn
 
-    def more(
-        self, model: SequenceModel, settings: dict[str, Any], data: Path | None
-    ) -> list[Later]:
-        """On rotation and hue together for a model that saw them singly; what probes read off."""
-        recorded = settings["data"]
-        where = next(model.parameters()).device
-        if recorded["kind"] in ("StillMnist", "MovedMnist") and not is_map(model):
-            canvas = recorded.get("canvas", 28)
+    def extra_metrics(self, run: Finished[SequenceModel], data: Path | None) -> list[ExtraMetric]:
+        """Generalisation to combined motions for a model of single ones; what probes read."""
+        model, trained_on = run.model, run.recipe.data
+        device = next(model.parameters()).device
+        if isinstance(trained_on, StillMnist | MovedMnist) and not is_map(model):
+            canvas = trained_on.canvas if isinstance(trained_on, MovedMnist) else SIDE
             read = functools.partial(read_posterior, model)
-            return [Later(PROBED, lambda: probed(read, canvas, where, data))]
-        if recorded["kind"] != "Mnist" or recorded["motion"] != "single":
+            return [ExtraMetric(PROBED, lambda: probed(read, canvas, device, data))]
+        if not isinstance(trained_on, Mnist) or trained_on.motion != "single":
             return []
 
         def generalised() -> dict[str, Any]:
-            with seeded(settings["seed"]):
-                untrained = build(settings["model"]).to(where)
+            frame_shape = getattr(model.x_given_t, "frame_shape")  # noqa: B009 (of any module)
+            untrained = run.recipe.build(frame_shape, run.metrics["seed"]).to(device)
             assert isinstance(untrained, SequenceModel)
-            found, control = (elsewhere(one, settings, data) for one in (model, untrained))
+            found, control = (
+                generalisation(which, run.recipe, trained_on, data) for which in (model, untrained)
+            )
             return {"generalisation": found, "untrained": {"generalisation": control}}
 
         return [
-            Later(("generalisation",), generalised),
-            Later(
-                ("probes",),
-                lambda: {"probes": probe_digits(model, data, recorded.get("centre"))},
+            ExtraMetric(("generalisation",), generalised),
+            ExtraMetric(
+                ("probes",), lambda: {"probes": probe_digits(model, data, trained_on.centre)}
             ),
         ]
 
-    def keepsakes(self, run: Measured[SequenceModel]) -> dict[str, Figure]:
-        model, held_out = run.model, run.held_out
+    def result_figures(
+        self, run: Finished[SequenceModel], held_out: SequenceSet
+    ) -> dict[str, Figure]:
+        model = run.model
         if is_map(model):
             return {"torus": figures.torus(*strongest(model, held_out))}
         if held_out.frames < 2:  # what stands still has nothing to traverse
@@ -165,62 +202,42 @@ class TopographicExamination(Examination[SequenceModel]):
             found["combined"] = _several(run, together)
         if isinstance(model.topography, LearnedTopography):
             found["learned"] = figures.learned(model.topography)
-        if run.settings["data"]["kind"] == "Sprites":
+        if isinstance(run.recipe.data, Sprites):
             found["filled"] = figures.filled(model, examples(held_out), held_out.names)
         return found
 
-    legend: ClassVar = _LEGEND
+    def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
+        def known(quantity: Quantity) -> bool:
+            return any(quantity.of(metrics) is not None for metrics in columns)
 
-    def table(self, columns: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-        """Metrics as text: a header of names, then a row for each number."""
-        metrics = list(columns.values())
-
-        def row(label: str, values: Iterable[float | None], digits: int) -> list[str]:
-            return [label, *(number(value, digits) for value in values)]
-
-        gains = [m["traversal"]["by_factor"] for m in metrics]
-        moving = [f for f in gains[0] if any(gain.get(f) is not None for gain in gains)]
-        rows = [row(f"gain {f}", [gain.get(f) for gain in gains], 2) for f in moving if f != "all"]
+        first = columns[0]
+        gains = [gain_of(factor) for factor in first["traversal"]["by_factor"]]
+        moving = [quantity for quantity in gains if known(quantity)]
+        rows = [quantity for quantity in moving if quantity != gain_of("all")]
         if moving:
             label = "gain, mean" if rows else "gain"
-            rows += [row(label, [m["traversal_gain"] for m in metrics], 2)]
-            held = [m.get("held", {}).get("traversal_gain") for m in metrics]
-            rows += [row(f"{label}, t₀ held", held, 2)] * any(one is not None for one in held)
-        rows += [
-            row(f"CapCorr {f}", [m["capcorr"].get(f) for m in metrics], 2)
-            for f in metrics[0]["capcorr"]
-        ]
-        rows += [
-            row(f"{f} along its own axis", [m.get("own_axis", {}).get(f) for m in metrics], 2)
-            for f in metrics[0].get("own_axis", {})
-        ]
-        rows += [
-            row(label, [m[key] for m in metrics], digits)
-            for label, key, digits in (
-                ("E_eq", "equivariance_error", 0),
-                ("E_eq of chance", "chance_equivariance_error", 0),
-                (f"log p(x) ≥ (K = {metrics[0]['samples']})", "log_px", 1),
-                ("paper's log p(x)", "log_px_paper", 1),
-                ("ELBO", "elbo", 1),
-            )
-            if any(m[key] for m in metrics)  # single frames have no errors over time
-        ]
-        if "map" in metrics[0]:
-            labels = {"agreement": "neighbours of one class", "shuffled": "when shuffled"}
-            rows += [row(text, [m["map"][key] for m in metrics], 2) for key, text in labels.items()]
-        return [["", *columns], *rows]
+            held = replace(GAIN, key=("held", *GAIN.key), label=f"{label}, t₀ held")
+            rows += [replace(GAIN, label=label), *[held] * known(held)]
+        rows += [capcorr_of(factor) for factor in first["capcorr"]]
+        rows += [own_axis_of(factor) for factor in first.get("own_axis", {})]
+        for quantity in _SHARED:
+            if quantity.key == ("log_px",):
+                quantity = replace(quantity, label=f"log p(x) ≥ (K = {first['samples']})")
+            if any(quantity.of(m) for m in columns):  # single frames have no errors over time
+                rows.append(quantity)
+        return rows + [quantity for quantity in _MAP if "map" in first]
 
 
-def _several(run: Measured[SequenceModel], sequences: SequenceSet) -> Figure:
+def _several(run: Finished[SequenceModel], sequences: SequenceSet) -> Figure:
     """So many as the papers show, of all that moves."""
     kinds = len(sequences.balanced(1, EXAMPLES_SEED))  # factors that move, together or one by one
-    return _walked(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
+    return _traversals(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
 
 
-def _walked(run: Measured[SequenceModel], shown: Batch, names: Sequence[str]) -> Figure:
+def _traversals(run: Finished[SequenceModel], shown: Batch, names: Sequence[str]) -> Figure:
     """Traversals, where frames are unseen that this model's t has not seen."""
-    how = how_to_walk(run.settings) | {"window": None}
-    return figures.traversals(run.model, shown, names, **how)
+    options = traversal_options(run.recipe) | {"window": None}
+    return figures.traversals(run.model, shown, names, **options)
 
 
 def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
@@ -229,10 +246,10 @@ def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
     return {"posterior": torch.cat([q.mean.flatten(1), q.stddev.flatten(1)], 1)}
 
 
-def how_to_walk(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a recipe says of traversals: frames that count as unseen, speed, whether time closes."""
-    walk = {"window": settings["unseen_window"], "rate": settings.get("rate", 1.0)}
-    return walk | {"closed": settings.get("closed")}
+def traversal_options(recipe: BaseRecipe) -> dict[str, Any]:
+    """Return how the traversals of a recipe are measured."""
+    assert isinstance(recipe, Recipe)
+    return recipe.traversal_options
 
 
 LABELLED = 10_000  # sequences that probes learn from, and as many to test on
@@ -275,11 +292,14 @@ def walked_gain(
     return Traversal.join(list(walks)).overall
 
 
-def elsewhere(model: SequenceModel, settings: dict[str, Any], data: Path | None) -> dict[str, Any]:
-    """What a model of single motions makes of rotation and hue together."""
-    moved = Mnist(motion="combined", centre=settings["data"].get("centre"))
+def generalisation(
+    model: SequenceModel, recipe: BaseRecipe, trained_on: Mnist, data: Path | None
+) -> dict[str, Any]:
+    """Measure a model of single motions on rotation and hue together."""
+    moved = Mnist(motion="combined", centre=trained_on.centre)
     combined = moved.load(data).held_out.balanced(SOME, EVALUATION_SEED)
-    found = evaluate(model, combined, window=settings["unseen_window"], seed=EVALUATION_SEED)
+    window = traversal_options(recipe)["window"]
+    found = evaluate(model, combined, window=window, seed=EVALUATION_SEED)
     return {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
 
 

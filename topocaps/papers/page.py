@@ -9,18 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topocaps import figures
 from topocaps.files import write_atomically
 from topocaps.models import VAE
-from topocaps.recipes import BaseRecipe, Recipe
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.recipes.judging import DOES_NOT, IN_PART, Distance, Learned
-from topocaps.recipes.tables import TABLES, Number, Table
-from topocaps.results import Results, length_of, values_of
+from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
+from topocaps.papers.judging import DOES_NOT, IN_PART, Distance, Learned
+from topocaps.papers.results import Results, length_of
+from topocaps.papers.tables import TABLES, Table
+from topocaps.study import figures
+from topocaps.study.quantity import ABSENT, Quantity
+from topocaps.study.recipe import BaseRecipe, Recipe
 from topocaps.wording import counted
 
-NONE = "–"
-_GIVE_OR_TAKE = "\u00a0±\u00a0"  # in one piece, however narrow a table is
 _COUNTED = ("epochs", "sequences")
 _HEAD = """# Results
 
@@ -81,7 +80,7 @@ def write_page(results: Results) -> Path:
     }
     for name, table in TABLES.items():
         rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
-        if any(values_of(number, found) for _, found in rows for number in table.numbers):
+        if any(number.values(found) for _, found in rows for number in table.quantities):
             troubles = {recipe.name: results.troubles(recipe) for recipe in table.recipes}
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
@@ -117,7 +116,7 @@ def _selection(results: Results) -> list[str]:
     lines = []
     for name in ("table3", "table4", "table5"):
         tables = TABLES[name], TABLES[f"{name}-released"]
-        both = [Distance(table.recipes, table.numbers).of(results) for table in tables]
+        both = [Distance(table.recipes, table.quantities).of(results) for table in tables]
         text, released = both
         if text is None or released is None:
             continue
@@ -244,12 +243,12 @@ def _section(
         model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
         told = [line for of in _readings(table) for line in _lines(of, columns, found, claims)]
-        told = told or [[NONE] * (1 + len(columns))]
+        told = told or [[ABSENT] * (1 + len(columns))]
         lines += [[model if not n else "", *line] for n, line in enumerate(told)]
     used = [
         column
         for column in range(len(lines[0]))
-        if any(r[column] not in (NONE, "") for r in lines[1:])
+        if any(r[column] not in (ABSENT, "") for r in lines[1:])
     ]
     shown = [[line[column] for column in used] for line in lines]
     text = ["| " + " | ".join(line) + " |" for line in shown]
@@ -275,25 +274,25 @@ def _section(
     return "\n".join([f"## {table.title}", "", *about, made, "", *text])
 
 
-def _columns(table: Table) -> list[dict[str, Number]]:
+def _columns(table: Table) -> list[dict[str, Quantity]]:
     """Numbers that stand below each other, by what they are of: where models have several lines,
     those of one label."""
-    if not any(number.of for number in table.numbers):
-        return [{"": number} for number in table.numbers]
-    columns: dict[str, dict[str, Number]] = {}
-    for number in table.numbers:
-        columns.setdefault(number.label, {})[number.of] = number
+    if not any(number.group for number in table.quantities):
+        return [{"": number} for number in table.quantities]
+    columns: dict[str, dict[str, Quantity]] = {}
+    for number in table.quantities:
+        columns.setdefault(number.label, {})[number.group] = number
     return list(columns.values())
 
 
 def _readings(table: Table) -> Iterable[str]:
     """What numbers are read off, where a model has lines for each."""
-    return dict.fromkeys(number.of for number in table.numbers)
+    return dict.fromkeys(number.group for number in table.quantities)
 
 
 def _lines(
     of: str,
-    columns: Sequence[Mapping[str, Number]],
+    columns: Sequence[Mapping[str, Quantity]],
     found: Sequence[dict[str, Any]],
     claims: Mapping[str, Any],
 ) -> list[list[str]]:
@@ -307,20 +306,20 @@ def _lines(
     return [
         [whose if not of else of if whose == "ours" else f"{of}, {whose}", *cells]
         for whose, cells in written.items()
-        if any(cell != NONE for cell in cells)
+        if any(cell != ABSENT for cell in cells)
     ]
 
 
-def _cell(number: Number | None, found: Sequence[dict[str, Any]]) -> str:
-    if number is None or not (values := values_of(number, found)):
-        return NONE
-    if number.worst:
-        return _written(max(values), None, number.digits)
+def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
+    if number is None or not (values := number.values(found)):
+        return ABSENT
+    if number.largest:
+        return number.write(max(values))
     if _in_two_groups(values, number.digits):
-        return "; ".join(_written(value, None, number.digits) for value in values)
+        return "; ".join(map(number.write, values))
     spread = statistics.stdev(values) if len(values) > 1 else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
-    return _written(statistics.mean(values), spread, number.digits) + some
+    return number.write(statistics.mean(values), spread) + some
 
 
 def _in_two_groups(values: Sequence[float], digits: int) -> bool:
@@ -338,21 +337,12 @@ def _in_two_groups(values: Sequence[float], digits: int) -> bool:
     return widest > 3 * others and widest > least
 
 
-def _claim(number: Number | None, claims: Mapping[str, Any]) -> str:
-    if number is None:
-        return NONE
-    value: Any = claims
-    for key in number.path:
-        value = value.get(key) if hasattr(value, "get") else None
-    if value is None:
-        return NONE
+def _claim(number: Quantity | None, claims: Mapping[str, Any]) -> str:
+    value = None if number is None else number.of(claims)
+    if number is None or value is None:
+        return ABSENT
     mean, spread = value if isinstance(value, tuple | list) else (value, None)
-    return _written(mean, spread, number.digits)
-
-
-def _written(mean: float, spread: float | None, digits: int) -> str:
-    text = f"{mean:,.{digits}f}".replace("-", "−")
-    return text if spread is None else f"{text}{_GIVE_OR_TAKE}{spread:,.{digits}f}"
+    return number.write(mean, spread)
 
 
 def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -369,7 +359,7 @@ def _count(found: Sequence[dict[str, Any]], mixed: bool) -> str:
 def _range(found: set[int | None]) -> str:
     known = sorted(count for count in found if count is not None)
     if not known:
-        return NONE
+        return ABSENT
     return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from topocaps.latents.topography import Topography
-from topocaps.recipes import editions
-from topocaps.recipes.data import Sprites
-from topocaps.recipes.editions import CLIP
-from topocaps.recipes.papers import Columns, column, variant
-from topocaps.recipes.recipe import Recipe
+from topocaps.papers.recipes import editions
+from topocaps.papers.recipes.columns import Columns, column, variant
+from topocaps.papers.recipes.editions import CLIP
+from topocaps.study.data import Sprites
+from topocaps.study.recipe import Recipe
 
 
 def _columns(edition: str, unseen: int) -> Columns:
@@ -111,4 +111,11 @@ ZERO = (_RELEASED.topographic("tvae-0-k10", 10, column(FINAL, "tvae-0").claims),
 
 DSPRITES = (
     *FINAL, OTHER_BUBBLE, *CLIPPED, *ZERO, *TO_THE_LETTER, *FIRST, *FIRST_RELEASED,
+)  # fmt: skip
+
+#: What the submission says of K (A.5), with the other value.
+_MODEL = column(FIRST, "tvae-1_3")
+THREE_SITES = variant(
+    _MODEL, "k3", "but K = 3",
+    claims={}, topography=replace(_MODEL.topography, reach=(3,)),
 )  # fmt: skip

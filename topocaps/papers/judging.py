@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from topocaps.recipes.base import BaseRecipe
-from topocaps.recipes.tables import Number
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe
 
 HOLDS, IN_PART, DOES_NOT = "holds", "holds in part", "does not hold"
 UNDECIDED = "not decided: single seeds"
@@ -19,10 +19,10 @@ ENOUGH = 2.0  # standard errors that make a difference
 class Measured(Protocol):
     """What is known of models."""
 
-    def __call__(self, recipe: BaseRecipe, number: Number) -> Sequence[float]:
+    def __call__(self, recipe: BaseRecipe, number: Quantity) -> Sequence[float]:
         """A number, of every seed."""
 
-    def spread(self, recipe: BaseRecipe, number: Number) -> float | None:
+    def spread(self, recipe: BaseRecipe, number: Quantity) -> float | None:
         """Its standard deviation over seeds, of models trained alike; None if nobody knows."""
 
 
@@ -41,8 +41,8 @@ class Better:
     text: str
     this: BaseRecipe
     that: BaseRecipe
-    higher: tuple[Number, ...] = ()
-    lower: tuple[Number, ...] = ()
+    higher: tuple[Quantity, ...] = ()
+    lower: tuple[Quantity, ...] = ()
 
     @property
     def recipes(self) -> tuple[BaseRecipe, ...]:
@@ -57,10 +57,8 @@ class Better:
             sides = (self.this, number, these), (self.that, number, those)
             more, less = sides if number in self.higher else sides[::-1]
             good.append(_is_more(measured, more, less))
-            values = " against ".join(
-                f"{statistics.mean(v):,.{number.digits}f}" for v in (these, those)
-            )
-            shown.append(f"{number.label} {values}".replace("-", "−"))
+            values = " against ".join(number.write(statistics.mean(v)) for v in (these, those))
+            shown.append(f"{number.label} {values}")
         return Verdict("; ".join(shown), _verdict(good))
 
 
@@ -71,8 +69,8 @@ class Best:
     text: str
     this: BaseRecipe
     others: tuple[BaseRecipe, ...]
-    higher: Number | None = None
-    lower: Number | None = None
+    higher: Quantity | None = None
+    lower: Quantity | None = None
 
     @property
     def recipes(self) -> tuple[BaseRecipe, ...]:
@@ -86,11 +84,11 @@ class Best:
             return Verdict("", None)
         sides = [(this, other) if self.higher else (other, this) for other in others]
         told = ", ".join(
-            f"{recipe.name.split('/')[-1]} {statistics.mean(values):,.{number.digits}f}"
+            f"{recipe.name.split('/')[-1]} {number.write(statistics.mean(values))}"
             for recipe, _, values in (this, *others)
         )
         return Verdict(
-            f"{number.label}: {told}".replace(" -", " −"),
+            f"{number.label}: {told}",
             _verdict([_is_more(measured, more, less) for more, less in sides]),
         )
 
@@ -101,7 +99,7 @@ class Above:
 
     text: str
     this: BaseRecipe
-    pairs: tuple[tuple[Number, Number], ...]
+    pairs: tuple[tuple[Quantity, Quantity], ...]
     that: BaseRecipe | None = None
 
     @property
@@ -117,8 +115,8 @@ class Above:
                 return Verdict("", None)
             good.append(_is_more(measured, (self.this, number, these), (that, than, those)))
             shown.append(
-                f"{number.label} {statistics.mean(these):,.{number.digits}f} against "
-                f"{than.label} {statistics.mean(those):,.{than.digits}f}"
+                f"{number.label} {number.write(statistics.mean(these))} against "
+                f"{than.label} {than.write(statistics.mean(those))}"
             )
         return Verdict("; ".join(shown), _verdict(good))
 
@@ -129,7 +127,7 @@ class Within:
 
     text: str
     these: tuple[BaseRecipe, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[Quantity, ...]
     least: float = -math.inf
     most: float = math.inf
     control: bool = False  #: whether the untrained ones are shown, too
@@ -148,10 +146,10 @@ class Within:
                 inside += [self.least <= value <= self.most for value in values]
                 is_named = len(self.these) > 1 and number is self.numbers[0]
                 whose = f"{recipe.name.split('/')[-1]}: " if is_named else ""
-                told = ", ".join(f"{value:,.{number.digits}f}" for value in values)
-                if self.control and (before := measured(recipe, _untrained(number))):
-                    told += f" (untrained {statistics.mean(before):,.{number.digits}f})"
-                shown.append(f"{whose}{number.label} {told.replace('-', '−')}")
+                told = ", ".join(map(number.write, values))
+                if self.control and (before := measured(recipe, number.untrained)):
+                    told += f" (untrained {number.write(statistics.mean(before))})"
+                shown.append(f"{whose}{number.label} {told}")
         return Verdict("; ".join(shown), _verdict(inside))
 
 
@@ -161,7 +159,7 @@ class Learned:
 
     text: str
     these: tuple[BaseRecipe, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[Quantity, ...]
     lower: bool = False
     why: str = ""
 
@@ -174,9 +172,9 @@ class Learned:
         good = [is_better for _, found in told for is_better in found]
         return Verdict("; ".join(text for text, _ in told), _verdict(good) if good else None)
 
-    def _judge(self, measured: Measured, number: Number) -> tuple[str, list[bool | None]]:
+    def _judge(self, measured: Measured, number: Quantity) -> tuple[str, list[bool | None]]:
         """What was found of one number, and of which models it is better than before training."""
-        before = _untrained(number)
+        before = number.untrained
         shown, good = [], []
         for recipe in self.these:
             after, control = measured(recipe, number), measured(recipe, before)
@@ -184,9 +182,7 @@ class Learned:
                 sides = (recipe, number, after), (recipe, before, control)
                 more, less = sides[::-1] if self.lower else sides
                 good.append(_is_more(measured, more, less))
-                values = " from ".join(
-                    f"{statistics.mean(v):,.{number.digits}f}" for v in (after, control)
-                )
+                values = " from ".join(number.write(statistics.mean(v)) for v in (after, control))
                 shown.append(f"{recipe.name} {values}")
         better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
         found = f"{number.label}, better in {len(better)} of {len(good)} models"
@@ -203,16 +199,14 @@ class Distance:
     """
 
     recipes: tuple[BaseRecipe, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[Quantity, ...]
 
     def of(self, measured: Measured) -> tuple[float, int] | None:
         """Return the distance and how many numbers it is of; None where nothing was measured."""
         found = []
         for recipe in self.recipes:
             for number in self.numbers:
-                claim: Any = recipe.claims
-                for key in number.path:
-                    claim = claim.get(key) if isinstance(claim, Mapping) else None
+                claim = number.of(recipe.claims)
                 values = measured(recipe, number)
                 if claim is None or not values:
                     continue
@@ -224,10 +218,6 @@ class Distance:
         return (statistics.mean(found), len(found)) if found else None
 
 
-def _untrained(number: Number) -> Number:
-    return replace(number, path=("untrained", *number.path))
-
-
 def _verdict(good: Sequence[bool | None]) -> str:
     if any(good):
         return HOLDS if all(good) else IN_PART
@@ -236,8 +226,8 @@ def _verdict(good: Sequence[bool | None]) -> str:
 
 def _is_more(
     measured: Measured,
-    more: tuple[BaseRecipe, Number, Sequence[float]],
-    less: tuple[BaseRecipe, Number, Sequence[float]],
+    more: tuple[BaseRecipe, Quantity, Sequence[float]],
+    less: tuple[BaseRecipe, Quantity, Sequence[float]],
 ) -> bool | None:
     """Whether the first mean is above the second by enough standard errors of their difference.
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from topocaps.latents.topography import Topography
 from topocaps.models import VAE
-from topocaps.recipes.data import Sprites
-from topocaps.recipes.recipe import Recipe
+from topocaps.study.data import Sprites
+from topocaps.study.recipe import Recipe
 from topocaps.training import Adam, Training
 
 CAPSULES = Topography(capsules=10, shape=(15,), reach=(1,), window=13, velocity=1.0)
@@ -36,6 +36,7 @@ PLAIN = replace(
     name="sprites/vae",
     about="the plain VAE of the same size: reconstructs best, rolls nowhere",
     model=VAE,
+    centred=False,
     topography=replace(CAPSULES, window=1),
     unseen_window=CAPSULES.window,
 )
