@@ -105,7 +105,7 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
     for seed, gain in enumerate((-6.0, -7.0, -8.0)):  # a spread of 1
         results.keep(rolled, seed, COMMON | {"traversal_gain": gain})
     assert claim.judge(results).verdict == "holds"
-    assert replace(claim, higher=(replace(held, like=()),)).judge(results).verdict != "holds"
+    assert replace(claim, higher=(replace(held, spread_like=()),)).judge(results).verdict != "holds"
     for seed, gain in enumerate((-3.0, -7.0)):  # its own spread goes first
         results.keep(rolled, seed, COMMON | {"held": {"traversal_gain": gain}})
     assert claim.judge(results).verdict == "not decided: single seeds"
