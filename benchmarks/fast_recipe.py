@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import topocaps as tc
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
 from topocaps.training.engine import Engine
 
 COLUMNS = {name: find(f"mnist/letter/tvae-{name}") for name in ("1_2", "5_36")}

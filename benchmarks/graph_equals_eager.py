@@ -23,8 +23,8 @@ import topocaps as tc
 from topocaps.data import TransformedImages
 from topocaps.data.moved import MovedDigits
 from topocaps.models.networks import Norm
-from topocaps.recipes import find
-from topocaps.recipes.mnist import FINAL
+from topocaps.papers.recipes import find
+from topocaps.papers.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.memory import plan

@@ -12,7 +12,7 @@ import torch
 
 import topocaps as tc
 from topocaps.device import steady_arithmetic
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
 from topocaps.training.watching import Silent
 
 RATES = (3e-4, 1e-3, 3e-3)

@@ -23,8 +23,9 @@ from topocaps.metrics.mutual_information import CHEN_2018
 from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import BURDA_2016
 from topocaps.models.topographic import KINGMA_2014
-from topocaps.recipes import DATA, RECIPES
+from topocaps.papers.recipes import RECIPES
 from topocaps.references import TOPOCAPS, cites, references
+from topocaps.study.data import DATA
 from topocaps.training.watching import Silent
 
 CITATION = (Path(__file__).parents[1] / "CITATION.cff").read_text()

@@ -10,10 +10,12 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent, Laplace
 
 import topocaps as tc
-from topocaps import part_figures, study
 from topocaps.data import from_images, split
 from topocaps.integrations.onnx import export
 from topocaps.models.likelihoods import Likelihood
+from topocaps.study import part_figures
+from topocaps.study.report import compare
+from topocaps.study.runs import Job, run_jobs
 from topocaps.training.watching import Silent
 
 
@@ -116,8 +118,8 @@ def test_runs_of_one_name_are_columns_of_their_own(tmp_path):
     recipe = tc.recipes.find("sprites/tvae").change(
         ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4", "epochs=1"]
     )
-    jobs = [study.Job(recipe, tmp_path / str(n), n) for n in range(2)]
-    header, *_ = study.compare(list(study.run_jobs(jobs, device="cpu", reports=False)))
+    jobs = [Job(recipe, tmp_path / str(n), n) for n in range(2)]
+    header, *_ = compare(list(run_jobs(jobs, device="cpu", reports=False)))
     name = recipe.name
     assert header == ["", f"{name}, seed 0", f"{name}, seed 1", f"{name}, untrained"]
 

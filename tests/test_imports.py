@@ -37,25 +37,13 @@ ROOM_OF = {
     "topocaps.data": "data",
     "topocaps.device": "foundation",
     "topocaps.errors": "foundation",
-    "topocaps.examine": "study",
-    "topocaps.figures": "study",
-    "topocaps.fitting": "study",
     "topocaps.integrations": "integrations",
     "topocaps.io": "foundation",
     "topocaps.latents": "latents",
     "topocaps.metrics": "metrics",
     "topocaps.models": "models",
-    "topocaps.part_figures": "study",
-    "topocaps.recipes": "papers",
-    "topocaps.recipes.base": "study",
-    "topocaps.recipes.data": "study",
-    "topocaps.recipes.fingerprint": "study",
-    "topocaps.recipes.recipe": "study",
+    "topocaps.papers": "papers",
     "topocaps.references": "foundation",
-    "topocaps.report": "study",
-    "topocaps.reproduce": "papers",
-    "topocaps.results": "papers",
-    "topocaps.results_page": "papers",
     "topocaps.study": "study",
     "topocaps.training": "training",
     "topocaps.traversing": "study",
@@ -63,9 +51,7 @@ ROOM_OF = {
 }
 
 #: (module, module that it imports) against the order.
-BREACHES = {
-    ("topocaps.study", "topocaps.recipes"),
-}
+BREACHES: set[tuple[str, str]] = set()
 
 
 def module_name(path, root):

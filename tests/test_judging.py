@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from test_results import COMMON
 
-from topocaps.recipes import find
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.recipes.judging import Better, Learned
-from topocaps.recipes.tables import Number
-from topocaps.results import Results
-from topocaps.results_page import write_page
+from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
+from topocaps.papers.judging import Better, Learned
+from topocaps.papers.page import write_page
+from topocaps.papers.recipes import find
+from topocaps.papers.results import Results
+from topocaps.study.quantity import Quantity
 
 
 def judged(results, claim):
@@ -97,7 +97,7 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
     bubble, vae, rolled = (
         find(f"mnist/submission/{name}") for name in ("bubble-5_36", "vae-wn", "tvae-5_36")
     )
-    held = Number("held", ("held", "traversal_gain"), 2, like=("traversal_gain",))
+    held = Quantity(("held", "traversal_gain"), "held", 2, spread_like=("traversal_gain",))
     for recipe, gain in ((bubble, -3.7), (vae, -7.0)):
         results.keep(recipe, 0, COMMON | {"traversal_gain": gain, "held": {"traversal_gain": gain}})
     claim = Better("stands for others", bubble, vae, higher=(held,))
@@ -105,7 +105,7 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
     for seed, gain in enumerate((-6.0, -7.0, -8.0)):  # a spread of 1
         results.keep(rolled, seed, COMMON | {"traversal_gain": gain})
     assert claim.judge(results).verdict == "holds"
-    assert replace(claim, higher=(replace(held, like=()),)).judge(results).verdict != "holds"
+    assert replace(claim, higher=(replace(held, spread_like=()),)).judge(results).verdict != "holds"
     for seed, gain in enumerate((-3.0, -7.0)):  # its own spread goes first
         results.keep(rolled, seed, COMMON | {"held": {"traversal_gain": gain}})
     assert claim.judge(results).verdict == "not decided: single seeds"

@@ -9,16 +9,19 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps import study
-from topocaps.examine import Measured
-from topocaps.examine.examination import Later
-from topocaps.examine.topographic import TopographicExamination
-from topocaps.recipes import RECIPES, find
-from topocaps.recipes.tables import TABLES, Number
-from topocaps.reproduce import named, names, recipes_of
-from topocaps.reproduce import reproduce as run_tables
-from topocaps.results import Results
-from topocaps.results_page import draw, write_page
+from topocaps.papers.page import draw, write_page
+from topocaps.papers.recipes import RECIPES, find
+from topocaps.papers.reproduce import named, names, recipes_of
+from topocaps.papers.reproduce import reproduce as run_tables
+from topocaps.papers.results import Results
+from topocaps.papers.tables import TABLES
+from topocaps.study import runs
+from topocaps.study.evaluation.base import ExtraMetric
+from topocaps.study.evaluation.topographic import TopographicEvaluation
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.runs import Job
+from topocaps.training import RunFolder
 
 COMMON = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
 TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
@@ -27,8 +30,8 @@ TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
 @pytest.fixture
 def small(monkeypatch):
     """A table of two small models."""
-    monkeypatch.setattr("topocaps.examine.topographic.SOME", 3)
-    monkeypatch.setattr("topocaps.recipes.data.SOME", 3)
+    monkeypatch.setattr("topocaps.study.evaluation.topographic.SOME", 3)
+    monkeypatch.setattr("topocaps.study.data.SOME", 3)
     recipes = tuple(r.change(TINY) for r in TABLES["table2"].recipes[1:3])
     table = replace(TABLES["table2"], recipes=recipes)
     monkeypatch.setitem(TABLES, "table2", table)
@@ -105,14 +108,14 @@ def test_tables_that_are_named_together_are_trained_together(small, tmp_path, mo
 
 
 def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatch):
-    measure, stopped = study.evaluate_run, RuntimeError("the machine is gone")
+    measure, stopped = runs.evaluate_run, RuntimeError("the machine is gone")
 
     def once(path, *given, **more):
         if small.recipes[0].name not in str(path):
             raise stopped
         return measure(path, *given, **more)
 
-    monkeypatch.setattr(study, "evaluate_run", once)
+    monkeypatch.setattr(runs, "evaluate_run", once)
     with pytest.raises(RuntimeError, match="the machine is gone"):
         reproduce(tmp_path, seeds=1)
     assert [len(Results(tmp_path / "results").of(recipe)) for recipe in small.recipes] == [1, 0]
@@ -121,8 +124,8 @@ def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatc
 def test_a_result_without_the_numbers_of_a_table_is_run_again(small, tmp_path):
     results, recipe = Results(tmp_path), small.recipes[0]
     results.keep(recipe, 0, COMMON | {"traversal_gain": None})
-    assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].numbers)
-    assert not results.has(recipe, 0, TABLES["probes"].numbers)
+    assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].quantities)
+    assert not results.has(recipe, 0, TABLES["probes"].quantities)
 
 
 def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeypatch):
@@ -133,16 +136,16 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
         return {name: {"traversal_gain": 0.5} for name in of}
 
     monkeypatch.setattr(
-        "topocaps.examine.topographic.TopographicExamination.more",
+        "topocaps.study.evaluation.topographic.TopographicEvaluation.extra_metrics",
         lambda *_: [
-            Later(of, functools.partial(measured, of))
+            ExtraMetric(of, functools.partial(measured, of))
             for of in (("capcorr_later",), ("probes",), ("generalisation", "beside_it"))
         ],
     )
     other = replace(TABLES["generalisation"], recipes=small.recipes[:1])
     monkeypatch.setitem(TABLES, "generalisation", other)
-    numbers = (*small.numbers, Number("later", ("capcorr_later", "traversal_gain"), 2))
-    monkeypatch.setitem(TABLES, "table2", replace(small, numbers=numbers))
+    numbers = (*small.quantities, Quantity(("capcorr_later", "traversal_gain"), "later", 2))
+    monkeypatch.setitem(TABLES, "table2", replace(small, quantities=numbers))
     where = tmp_path / "results", tmp_path / "runs"
     for name, then in (
         ("table2", ["capcorr_later"] * 2),
@@ -161,11 +164,11 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
 def test_a_whole_run_measures_what_any_table_tells_of_it(small, tmp_path, monkeypatch):
     asked = []
 
-    def more(self, model, settings, data):
-        return [Later((name,), lambda name=name: asked.append(name) or {name: 1})
+    def extra_metrics(self, run, data):
+        return [ExtraMetric((name,), lambda name=name: asked.append(name) or {name: 1})
                 for name in ("probes", "capcorr", "told nowhere")]  # fmt: skip
 
-    monkeypatch.setattr(TopographicExamination, "more", more)
+    monkeypatch.setattr(TopographicEvaluation, "extra_metrics", extra_metrics)
     short = replace(small, recipes=tuple(one.change(["epochs=1"]) for one in small.recipes))
     monkeypatch.setitem(TABLES, "table2", short)
     reproduce(tmp_path, seeds=1, epochs=None)
@@ -176,10 +179,10 @@ def test_a_whole_run_measures_what_any_table_tells_of_it(small, tmp_path, monkey
 
 def test_what_a_short_run_starts_from_is_as_short():
     tuned = find("capsules/mnist-tuned").shortened(1)
-    job = study.Job(tuned, Path("runs/tuned"), start=Path("runs/start"))
+    job = Job(tuned, Path("runs/tuned"), start=Path("runs/start"))
     assert (job.before.recipe.training.epochs, job.before.out) == (1, Path("runs/start"))
-    whole = study.Job(find("capsules/mnist-tuned"), Path("runs/tuned"))
-    assert whole.before == study.Job(find("capsules/mnist"), Path("runs/tuned/start"))
+    whole = Job(find("capsules/mnist-tuned"), Path("runs/tuned"))
+    assert whole.before == Job(find("capsules/mnist"), Path("runs/tuned/start"))
 
 
 def test_results_from_another_start_are_not_taken_for_these(tmp_path):
@@ -196,7 +199,7 @@ def test_what_was_put_off_is_not_what_was_measured(tmp_path):
     some = {"accuracy": {"presences": {"0": 0.9}}, "mse": 0.1, "put_off": ["accuracy", "copies"]}
     results.keep(recipe, 0, COMMON | {"epochs": recipe.training.epochs} | some)
     assert not results.names(recipe, 0) & {"accuracy", "copies"}
-    upright, turned = (Number("", ("accuracy", "presences", way), 3) for way in ("0", "45"))
+    upright, turned = (Quantity(("accuracy", "presences", way), "", 3) for way in ("0", "45"))
     assert results.has(recipe, 0, [upright]) and not results.has(recipe, 0, [upright, turned])
 
 
@@ -375,5 +378,5 @@ def test_everything_that_can_be_reproduced_has_recipes():
 def test_what_stands_still_has_no_traversals_to_keep():
     model = tc.VAE.mlp((1, 2, 2), tc.Topography(1, (2,)), hidden=(2,))
     still = tc.Sequences.of(torch.rand(7, 1, 1, 2, 2))
-    run = Measured(model, still, {"data": {"kind": "StillMnist"}}, {})
-    assert TopographicExamination().keepsakes(run) == {}
+    run = Finished(RunFolder(Path("run")), find("capsules/vae"), model, {})
+    assert TopographicEvaluation().result_figures(run, still) == {}

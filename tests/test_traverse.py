@@ -5,9 +5,9 @@ import torch
 from conftest import every_topography
 
 import topocaps as tc
-from topocaps import figures
 from topocaps.data import Batch
 from topocaps.integrations.torchmetrics import TraversalGain
+from topocaps.study import figures
 
 FRAME = (1, 4, 4)
 

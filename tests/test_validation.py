@@ -266,7 +266,7 @@ def test_a_person_is_shown_the_bound():
 
 def run_command(monkeypatch, *words):
     monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
-    for module in ("topocaps.examine.topographic", "topocaps.recipes.data"):
+    for module in ("topocaps.study.evaluation.topographic", "topocaps.study.data"):
         monkeypatch.setattr(f"{module}.SOME", 10)
     with pytest.raises(SystemExit) as left:
         cli.main()

@@ -1,6 +1,6 @@
 """Generative capsules: organised latent variables that move when the world moves."""
 
-from topocaps import capsules, data, metrics, recipes
+from topocaps import capsules, data, metrics
 from topocaps.capsules import PartWhole
 from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
@@ -10,6 +10,7 @@ from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, s
 from topocaps.latents.topography import Topography
 from topocaps.metrics import DecodedTraversal, evaluate
 from topocaps.models import VAE, Evidence, Likelihood, TopographicVAE, log_px, log_px_paper
+from topocaps.papers import recipes
 from topocaps.references import citation
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS

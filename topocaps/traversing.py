@@ -15,7 +15,7 @@ class DrawableTraversal(DecodedTraversal):
 
     def figure(self) -> Figure:
         """Draw the input, the reconstruction and the rolled frames of every sequence."""
-        from topocaps import figures  # imports matplotlib, which takes time
+        from topocaps.study import figures  # imports matplotlib, which takes time
 
         return figures.decoded_traversal(self)
 

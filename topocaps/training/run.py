@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ def fit_together(
                 "model": config,
                 **({} if config else {"networks": described(member.model)}),
                 "seed": member.seed,
-                "training": describe_training(member.training),
+                "training": member.training.to_json(),
                 "products": member.training.precision.on(where).value,
             }
             member.folder.begin({**(settings[n] if settings else {}), **told, **own})
@@ -387,9 +387,3 @@ def described(model: GenerativeModel) -> dict[str, Any]:
     }
     own = {"kind": type(model).__name__, "likelihood": str(model.likelihood)}
     return {**own, **told, "layers": layers}
-
-
-def describe_training(training: Training) -> dict[str, Any]:
-    """Settings as plain data, the optimiser with its name."""
-    optimiser = {"kind": type(training.optimiser).__name__, **asdict(training.optimiser)}
-    return {**asdict(training), "optimiser": optimiser}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -162,6 +162,18 @@ class Training:
         if not isinstance(self.optimiser, Sgd | Adam):
             raise BadInput(f"optimiser must be Sgd(…) or Adam(…), not {self.optimiser!r}")
         object.__setattr__(self, "precision", one_of(Precision, "precision", self.precision))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain data, the optimiser with its name."""
+        optimiser = {"kind": type(self.optimiser).__name__, **asdict(self.optimiser)}
+        return {**asdict(self), "optimiser": optimiser}
+
+    @classmethod
+    def from_json(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the training that ``to_json`` wrote."""
+        optimiser = dict(settings["optimiser"])
+        kind = {"Sgd": Sgd, "Adam": Adam}[optimiser.pop("kind")]
+        return cls(**{**settings, "optimiser": kind(**optimiser)})
 
     @property
     def pace(self) -> tuple[int, int, int | None]:

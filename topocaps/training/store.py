@@ -21,11 +21,12 @@ from torch import Tensor
 from topocaps.errors import BadInput
 from topocaps.io import make_folder, read_json, write_atomically, write_json
 from topocaps.training.engine import Engine
+from topocaps.training.migration import migrated
 from topocaps.version import __version__
 
 SCHEMA = 1
 #: Settings that may change before a run is resumed.
-DESCRIPTIVE = ("versions", "device", "products", "claims", "about", "edition")
+DESCRIPTIVE = frozenset(("versions", "device", "products", "claims", "about", "edition"))
 _BEST = "best."  # prefix of the weights of the best epoch
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has no fcntl
 
@@ -57,10 +58,10 @@ class RunFolder:
     report = _Inside("report.html")
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the run."""
+        """Return the settings of the run, in the form of this version."""
         if not self.recipe.exists():
             raise BadInput(f"{self.path} is not a run folder: it has no {self.recipe.name}")
-        return read_json(self.recipe)
+        return migrated(read_json(self.recipe))
 
     def records(self) -> list[dict[str, Any]]:
         """Return the record of every epoch."""
@@ -89,8 +90,8 @@ class RunFolder:
         before = read_json(self.recipe)
         changed = [
             f"{key.replace('digest', 'fingerprint of the data')} was {old}, is now {new}"
-            for key, old, new in _differences(before, settings)
-            if key.split(".")[0] not in DESCRIPTIVE
+            for key, old, new in _differences(migrated(before), migrated(settings))
+            if DESCRIPTIVE.isdisjoint(key.split("."))
         ]
         if changed:
             raise BadInput(
