@@ -46,7 +46,6 @@ ROOM_OF = {
     "topocaps.references": "foundation",
     "topocaps.study": "study",
     "topocaps.training": "training",
-    "topocaps.traversing": "study",
     "topocaps.version": "foundation",
 }
 

@@ -12,9 +12,9 @@ from topocaps.metrics import DecodedTraversal, evaluate
 from topocaps.models import VAE, Evidence, Likelihood, TopographicVAE, log_px, log_px_paper
 from topocaps.papers import recipes
 from topocaps.references import citation
+from topocaps.study.traversals import traverse
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
-from topocaps.traversing import traverse
 from topocaps.version import __version__
 
 __all__ = [
@@ -55,3 +55,8 @@ __all__ = [
 ]
 
 LOGGERS.append(events_in)
+
+
+def __dir__() -> list[str]:
+    """List the public names alone."""
+    return __all__

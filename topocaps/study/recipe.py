@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from topocaps.capsules import PartWhole, PartWholeSettings
 from topocaps.data.sequences import SequenceSet
@@ -121,6 +121,22 @@ class BaseRecipe(ABC):
         return functools.reduce(changed, changes, self)
 
 
+#: Classes of recipes by the kind of their models. A family joins with the decorator `recipe_of`.
+FAMILIES: dict[str, type[BaseRecipe]] = {}
+Family = TypeVar("Family", bound=type[BaseRecipe])
+
+
+def recipe_of(*models: type[GenerativeModel]) -> Callable[[Family], Family]:
+    """Add the recipes of a family of models, as a decorator, so that ``from_json`` finds them."""
+
+    def join(recipe: Family) -> Family:
+        FAMILIES.update({model.__name__: recipe for model in models})
+        return recipe
+
+    return join
+
+
+@recipe_of(TopographicVAE, VAE)
 @dataclass(frozen=True, kw_only=True)
 class Recipe(BaseRecipe):
     """Data, topographic model, training, and what the papers claim for them."""
@@ -284,6 +300,7 @@ class Recipe(BaseRecipe):
         )
 
 
+@recipe_of(PartWhole)
 @dataclass(frozen=True, kw_only=True)
 class PartWholeRecipe(BaseRecipe):
     """Data, part-whole model and training."""
@@ -341,12 +358,6 @@ def _topography(settings: Mapping[str, Any]) -> Topography:
 
 MODELS: dict[str, type[TopographicVAE] | type[VAE]] = {
     kind.__name__: kind for kind in (TopographicVAE, VAE)
-}
-
-#: Recipes by the kind of their models.
-FAMILIES: dict[str, type[BaseRecipe]] = {
-    **dict.fromkeys(MODELS, Recipe),
-    PartWhole.__name__: PartWholeRecipe,
 }
 
 #: How the fields of recipes are made of plain data, where they are not plain themselves.

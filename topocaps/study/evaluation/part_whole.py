@@ -29,7 +29,7 @@ from topocaps.metrics.capsules import (
 from topocaps.metrics.probes import whitened_accuracies
 from topocaps.study import figures, part_figures
 from topocaps.study.data import Splits
-from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric
+from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
 from topocaps.study.evaluation.digits import PROBED, labelled, moved_digits, probed
 from topocaps.study.evaluation.free_form import IMAGES, free_form
 from topocaps.study.finished import Finished
@@ -103,6 +103,7 @@ _READ = tuple(
 )
 
 
+@evaluates(PartWhole)
 class PartWholeEvaluation(Evaluation[PartWhole]):
     """Bound, reconstruction, what linear probes read off wholes, signs of life."""
 

@@ -31,7 +31,7 @@ from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
-from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric
+from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
 from topocaps.study.evaluation.digits import PROBED, probed
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -106,6 +106,7 @@ def own_axis_of(factor: str) -> Quantity:
     return Quantity(("own_axis", factor), f"{factor} along its own axis", 2, _AXIS_LEGEND)
 
 
+@evaluates(SequenceModel)
 class TopographicEvaluation(Evaluation[SequenceModel]):
     """Bounds, E_eq, CapCorr, traversals; of a map, how it is organised."""
 
