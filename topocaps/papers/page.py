@@ -13,7 +13,8 @@ from topocaps.errors import counted
 from topocaps.io import write_atomically
 from topocaps.models import VAE
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.papers.judging import DOES_NOT, IN_PART, Distance, Learned
+from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
+from topocaps.papers.overview import overview, selection
 from topocaps.papers.results import Results, length_of
 from topocaps.papers.tables import TABLES, Table
 from topocaps.study import figures
@@ -63,20 +64,13 @@ _CLAIMS_HEAD = """## Claims beside the tables
 `topocaps reproduce claims` runs what these need; claims about parts and wholes use the runs of
 their tables."""
 
-_SELECTION_HEAD = """## Which settings the submission's tables come nearest with
-
-The submission's text does not state every setting. The distance of an edition from a table is the
-mean, over its columns and numbers, of |ours − published| / max(our spread, published spread). It
-was fixed before the runs. The smaller distance selects the edition that stands for the submission;
-no conclusion on this page rests on the selection."""
-
 
 def write_page(results: Results) -> Path:
     """Write README.md from the results that are there."""
     sections = {
         "conclusions": _conclusions(results),
         "claims": _claims(results),
-        "selection": _selection(results),
+        "selection": selection(results),
     }
     for name, table in TABLES.items():
         rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
@@ -85,45 +79,11 @@ def write_page(results: Results) -> Path:
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
     told = {name: parts for name, parts in sections.items() if parts}
-    head = [_HEAD, *_overview(results, told), _LEGEND]
+    head = [_HEAD, *overview(results, told), _LEGEND]
     parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
     write_atomically(page, "\n\n".join([*head, *parts]) + "\n")
     return page
-
-
-def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
-    """What was run, by table: how many models there are, and how many seeds of each."""
-    lines = ["| table | models run | seeds of each | failed runs |", "|---|---|---|---|"]
-    for name, table in TABLES.items():
-        counts = [len(results.of(recipe)) for recipe in table.recipes]
-        failed = sum(results.failed(recipe) for recipe in table.recipes)
-        if not any(counts) and not failed:
-            continue
-        seeds = sorted({count for count in counts if count})
-        shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        title = f"[{table.title}](#{name})" if name in told else table.title
-        run = sum(count > 0 for count in counts)
-        lines.append(f"| {title} | {run} of {len(counts)} | {shown} | {failed or '–'} |")
-    others = [name for name in ("conclusions", "claims", "selection") if name in told]
-    links = " · ".join(f"[{name}](#{name})" for name in others)
-    return [*([f"First: {links}."] if links else []), "\n".join(lines)]
-
-
-def _selection(results: Results) -> list[str]:
-    """How far each edition of the submission's tables is from the paper."""
-    header = "| table | `submission` | `submission-released` | nearer |"
-    lines = []
-    for name in ("table3", "table4", "table5"):
-        tables = TABLES[name], TABLES[f"{name}-released"]
-        both = [Distance(table.recipes, table.quantities).of(results) for table in tables]
-        text, released = both
-        if text is None or released is None:
-            continue
-        nearer = "submission" if text[0] < released[0] else "submission-released"
-        cells = [f"{distance:.2f} ({count} numbers)" for distance, count in (text, released)]
-        lines.append(f"| {name} | {' | '.join(cells)} | `{nearer}` |")
-    return ["\n".join([_SELECTION_HEAD, "", header, "|---|---|---|---|", *lines])] if lines else []
 
 
 def _conclusions(results: Results) -> list[str]:
@@ -238,7 +198,10 @@ def _section(
     mixed = len({length_of(one) for one in everything}) > 1
     labels = [next(iter(column.values())).label for column in columns]
     lines = [["model", "", *labels]]
+    absent = [r.name for r, found in rows if not found and not troubles[r.name]]
     for recipe, found in rows:
+        if recipe.name in absent:
+            continue
         wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
         model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
@@ -268,10 +231,21 @@ def _section(
     made = (
         f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}, epochs of each: {epochs}, "
         f"{took} of training in all, on {devices}. Data: {sources}; sequences measured on: "
-        f"{measured}."
+        f"{measured}. {_settings_of(everything)}"
     )
+    if absent:
+        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
     about = [table.note, ""] if table.note else []
     return "\n".join([f"## {table.title}", "", *about, made, "", *text])
+
+
+def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
+    """The edition, the precision and the gradient clip of these results."""
+    told = []
+    for name in ("edition", "precision", "clip"):
+        values = sorted({str(one.get(name)) for one in results})
+        told.append(f"{name}: {', '.join(values)}".replace("None", "none").replace(".0", ""))
+    return f"{'; '.join(told)}.".capitalize()
 
 
 def _columns(table: Table) -> list[dict[str, Quantity]]:
