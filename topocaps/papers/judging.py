@@ -1,4 +1,4 @@
-"""How what the papers say is judged: kinds of statements about numbers of models."""
+"""Kinds of claims about numbers of models, and how each is judged."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from topocaps.study.recipe import BaseRecipe
 
 HOLDS, IN_PART, DOES_NOT = "holds", "holds in part", "does not hold"
 UNDECIDED = "not decided: single seeds"
-ENOUGH = 2.0  # standard errors that make a difference
+ENOUGH = 2.0  # standard errors above which a difference counts
 
 
 class Measured(Protocol):
-    """What is known of models."""
+    """The measured numbers of models."""
 
     def __call__(self, recipe: BaseRecipe, number: Quantity) -> Sequence[float]:
-        """A number, of every seed."""
+        """Return the values of a number, one for every seed."""
 
     def spread(self, recipe: BaseRecipe, number: Quantity) -> float | None:
-        """Its standard deviation over seeds, of models trained alike; None if nobody knows."""
+        """Return the standard deviation over seeds of comparable models; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found, and whether it is what the papers say."""
+    """The measured numbers, and whether the claim holds for them."""
 
     found: str
     verdict: str | None  #: None while runs are missing
@@ -95,7 +95,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Above:
-    """Numbers of a model lie above others, of the same model or of ``that``."""
+    """Numbers of a model are higher than others of the same model, or of ``that``."""
 
     text: str
     this: BaseRecipe
@@ -123,14 +123,14 @@ class Above:
 
 @dataclass(frozen=True)
 class Within:
-    """Numbers of models lie where the papers say: all of them, some, or none."""
+    """Numbers of models are between ``least`` and ``most``: all of them, some, or none."""
 
     text: str
     these: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
     least: float = -math.inf
     most: float = math.inf
-    control: bool = False  #: whether the untrained ones are shown, too
+    control: bool = False  #: whether the values of the untrained models are shown too
 
     @property
     def recipes(self) -> tuple[BaseRecipe, ...]:
@@ -173,7 +173,7 @@ class Learned:
         return Verdict("; ".join(text for text, _ in told), _verdict(good) if good else None)
 
     def _judge(self, measured: Measured, number: Quantity) -> tuple[str, list[bool | None]]:
-        """What was found of one number, and of which models it is better than before training."""
+        """Return a sentence on one number, and for every model whether training improved it."""
         before = number.untrained
         shown, good = [], []
         for recipe in self.these:
@@ -194,15 +194,15 @@ class Distance:
     """How far a table is from the paper's, in units of the spread over seeds.
 
     The distance is the mean, over the columns and numbers that the paper reports, of
-    ``|ours − published| / max(our spread, published spread)``. A spread of 0 counts as half a unit
-    of the last printed digit. It was fixed before the runs of the editions that it compares.
+    ``|ours − published| / max(our spread, published spread)``. A spread of at least half a unit of
+    the last printed digit is assumed. The definition was fixed before the runs that it compares.
     """
 
     recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
 
     def of(self, measured: Measured) -> tuple[float, int] | None:
-        """Return the distance and how many numbers it is of; None where nothing was measured."""
+        """Return the distance and the count of its numbers; None if none was measured."""
         found = []
         for recipe in self.recipes:
             for number in self.numbers:
@@ -229,10 +229,10 @@ def _is_more(
     more: tuple[BaseRecipe, Quantity, Sequence[float]],
     less: tuple[BaseRecipe, Quantity, Sequence[float]],
 ) -> bool | None:
-    """Whether the first mean is above the second by enough standard errors of their difference.
+    """Return whether the mean of ``more`` exceeds that of ``less`` by ``ENOUGH`` standard errors.
 
-    A single seed has the spread of other models that were trained alike. None where single seeds
-    leave it open: nobody knows their spread, or it is larger than the difference.
+    A single seed is given the spread of comparable models. The result is None if a single seed
+    leaves the claim undecided: its spread is unknown, or the difference is too small.
     """
     squares = []
     for recipe, number, values in (more, less):
