@@ -14,7 +14,7 @@ import time
 import torch
 
 import topocaps as tc
-from topocaps.convolutional import convolutional
+from topocaps.models.convolutional import convolutional
 from topocaps.training.watching import Silent
 
 FRAME = (1, 64, 64)

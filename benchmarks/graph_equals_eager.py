@@ -22,7 +22,7 @@ from engine import digits
 import topocaps as tc
 from topocaps.data import TransformedImages
 from topocaps.data.moved import MovedDigits
-from topocaps.networks import Norm
+from topocaps.models.networks import Norm
 from topocaps.recipes import find
 from topocaps.recipes.mnist import FINAL
 from topocaps.training.engine import Engine

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 
 import topocaps as tc
-from topocaps.evidence import summed_out
 from topocaps.metrics import axis_moved
 from topocaps.metrics.equivariance import equivariance_errors
+from topocaps.models.evidence import summed_out
 from topocaps.training.engine import Engine
 
 FRAME = (1, 4, 4)

@@ -21,13 +21,13 @@ from torch.distributions import Categorical
 
 import topocaps as tc
 from topocaps import BadInput
-from topocaps.building import build
 from topocaps.capsules import (
     Capsules,
     PartWhole,
 )
 from topocaps.capsules.settings import PartWholeSettings
-from topocaps.training.watching import Silent, describe
+from topocaps.models.base import build
+from topocaps.training.watching import Silent
 
 # ---- What training is told ----
 
@@ -91,9 +91,9 @@ def lively(model):
 def test_a_model_that_lives_has_no_complaint():
     model = lively(model_of((3, 4)))
     means = means_of(model)
-    assert means["logit_spread"] > 0.2 and model.complaint(means) is None
+    assert means["logit_spread"] > 0.2 and model.diagnose(means) is None
     healthy = {"logit_spread": 1.0, "largest_share": 0.5, "clutter": 0.3}
-    assert model.complaint(healthy) is None
+    assert model.diagnose(healthy) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -102,7 +102,7 @@ def test_before_training_the_top_sleeps_and_it_is_said(seed):
     model = PartWhole((1, 28, 28), sizes=(8, 12), width=64, depth=2)
     with torch.no_grad():
         means = {"logit_spread": model(torch.rand(64, 1, 1, 28, 28)).logit_spread.mean().item()}
-    assert "not yet awake" in model.complaint({**means, "largest_share": 0.3, "clutter": 0.3})
+    assert "not yet awake" in model.diagnose({**means, "largest_share": 0.3, "clutter": 0.3})
 
 
 def test_a_dead_top_is_complained_of():
@@ -110,7 +110,7 @@ def test_a_dead_top_is_complained_of():
     model.whole_encoders[0].presence[-1].weight.data.zero_()
     means = means_of(model)
     assert means["logit_spread"] < 1e-9
-    assert "hardly vary" in model.complaint(means)
+    assert "hardly vary" in model.diagnose(means)
 
 
 def test_a_whole_that_takes_all_is_complained_of():
@@ -119,20 +119,20 @@ def test_a_whole_that_takes_all_is_complained_of():
         model.links[0].affinity.fill_(-40.0)
         model.links[0].affinity[1] = 20.0
         model.links[0].spread[1] = 1.0
-    assert "one whole takes" in model.complaint(means_of(model))
+    assert "one whole takes" in model.diagnose(means_of(model))
 
 
 def test_parts_that_belong_to_no_whole_are_complained_of():
     model = lively(model_of((3, 4)))
     model.links[0].affinity.data.fill_(-40.0)
-    assert "no whole" in model.complaint(means_of(model))
+    assert "no whole" in model.diagnose(means_of(model))
 
 
 def test_a_whole_that_takes_all_is_seen_behind_clutter_and_with_a_dead_top():
     shares = {"largest_share": 0.99, "clutter": 0.45}
-    said = model_of((3, 4)).complaint({"logit_spread": 0.5, **shares})
+    said = model_of((3, 4)).diagnose({"logit_spread": 0.5, **shares})
     assert "one whole takes 99%" in said and "hardly vary" not in said
-    said = model_of((3, 4)).complaint({"logit_spread": 0.01, **shares})
+    said = model_of((3, 4)).diagnose({"logit_spread": 0.01, **shares})
     assert "one whole takes 99%" in said and "hardly vary" in said
 
 
@@ -149,7 +149,7 @@ def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
     for poses_are, said in (("delta", "value (no bound) "), ("normal", "elbo ")):
         model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1, poses_are=poses_are)
         run = tc.fit(model, torch.rand(8, 1, 1, 8, 8), epochs=1, batch=4, watcher=Silent())
-        assert describe(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
+        assert model.summary(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
 
 
 def test_what_is_of_capsules_that_roll_is_refused_by_name():
@@ -196,7 +196,7 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_wholes_learn_slower_than_all_else():
     model = model_of(slower=0.25)
-    rates = {name: model.rate_of(name) for name, _ in model.named_parameters()}
+    rates = {name: model.lr_scale(name) for name, _ in model.named_parameters()}
     for name, rate in rates.items():
         assert rate == (0.25 if "whole_encoder" in name else 1.0)
     assert set(rates.values()) == {0.25, 1.0}
@@ -288,7 +288,7 @@ def test_a_model_is_rebuilt_from_what_was_recorded_of_it(poses_are):
     one, other = (each.evidence(x, given(numbers)) for each in (model, rebuilt))
     for term in model.terms:
         assert torch.equal(getattr(one, term), getattr(other, term))
-    assert rebuilt.rate_of("whole_encoders.0.seed") == 0.5
+    assert rebuilt.lr_scale("whole_encoders.0.seed") == 0.5
 
 
 def test_a_model_of_the_papers_size_has_fewer_than_30_000_generative_parameters():

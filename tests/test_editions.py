@@ -10,7 +10,7 @@ from test_results import COMMON
 from torch import nn
 
 import topocaps as tc
-from topocaps.networks import Fan, Linear, Norm
+from topocaps.models.networks import Fan, Linear, Norm
 from topocaps.recipes import RECIPES, Recipe, editions, find
 from topocaps.recipes.judging import Distance
 from topocaps.recipes.tables import Number

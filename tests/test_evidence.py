@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.distributions import Independent, Normal
 
-from topocaps import VAE, BadInput, TopographicVAE, Topography, evidence
-from topocaps.evidence import (
+from topocaps import VAE, BadInput, TopographicVAE, Topography
+from topocaps.models import evidence
+from topocaps.models.evidence import (
     Draws,
     log_mean_exp_over_frames,
     log_mean_exp_over_sequences,
@@ -16,7 +17,7 @@ from topocaps.evidence import (
     log_weights,
     paper_estimate,
 )
-from topocaps.networks import Likelihood
+from topocaps.models.likelihoods import Likelihood
 
 STANDARD_ERRORS = 3
 
@@ -174,7 +175,7 @@ def test_memory_is_bounded_by_splitting_the_samples(monkeypatch):
     model, x, drawn = models()[0], torch.rand(2, 6, 1, 4, 4), []
     draw = model.draw
 
-    def counted(x, posterior, samples):
+    def counted(x, posterior, samples, mask=None):
         drawn.append(samples)
         return draw(x, posterior, samples)
 

@@ -8,8 +8,8 @@ from conftest import every_topography
 from torch import nn
 
 import topocaps as tc
-from topocaps.convolutional import convolutional
 from topocaps.integrations.onnx import Encoder, NotTheSame, Roll, export
+from topocaps.models.convolutional import convolutional
 
 FRAME = (1, 4, 4)
 

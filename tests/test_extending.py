@@ -13,7 +13,7 @@ import topocaps as tc
 from topocaps import part_figures, study
 from topocaps.data import from_images, split
 from topocaps.integrations.onnx import export
-from topocaps.networks import Likelihood
+from topocaps.models.likelihoods import Likelihood
 from topocaps.training.watching import Silent
 
 

@@ -9,7 +9,7 @@ from test_engine import company
 from test_training import frames, model, weights
 
 import topocaps as tc
-from topocaps.networks import GaussianEncoder, Linear
+from topocaps.models.networks import GaussianEncoder, Linear
 from topocaps.training.engine import Engine
 from topocaps.training.factored import Factored
 from topocaps.training.layers import factor, layers_are_called_once
@@ -160,7 +160,7 @@ def test_steps_that_a_model_changes_are_its_own(as_on_a_gpu):
     """Rates, what follows a step, frozen, shared and unknown layers are for plain steps."""
 
     class Slow(tc.TopographicVAE):
-        def rate_of(self, name):
+        def lr_scale(self, name):
             return 0.0 if name == "mu" else 1.0
 
     class Small(tc.TopographicVAE):

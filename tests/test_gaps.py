@@ -132,5 +132,5 @@ def test_what_knows_nothing_of_missing_frames_says_so():
     with pytest.raises(tc.BadInput, match="not with sequences"):
         tc.Sequences.of(sequences, some_missing())
     digits = tc.Sequences.of(torch.rand(3, 2, 1, 28, 28), torch.tensor([[True, False]] * 3))
-    with pytest.raises(tc.BadInput, match="PartWhole knows nothing"):
+    with pytest.raises(tc.BadInput, match="PartWhole does not support masks"):
         tc.fit(PartWhole((1, 28, 28)), digits, epochs=1, device="cpu")

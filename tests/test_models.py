@@ -5,9 +5,9 @@ import torch
 from conftest import every_topography, every_topography_of_the_papers
 
 from topocaps import VAE, BadInput, TopographicVAE, Topography
-from topocaps.building import build
 from topocaps.metrics import chance_equivariance_error, equivariance_error
-from topocaps.sequence_model import spread_of_capsules
+from topocaps.models.base import build
+from topocaps.models.sequence import spread_of_capsules
 
 FRAME = (1, 4, 4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from topocaps.networks import Likelihood, Linear, Norm, mlp, paper_widths
+from topocaps.models.networks import Linear, Norm, mlp, paper_widths
 
 
 def test_the_papers_sizes():
@@ -45,7 +45,7 @@ def test_projected_rows_have_length_one_from_the_start_and_after_steps():
 
 
 def test_names_of_options():
-    assert Norm("weight") is Norm.WEIGHT and Likelihood("gaussian") is Likelihood.GAUSSIAN
+    assert Norm("weight") is Norm.WEIGHT
 
 
 def test_a_layer_prints_its_inputs_and_outputs():

@@ -24,7 +24,7 @@ from topocaps import cli
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.validation import VALIDATION, best_epoch, has_stopped, validation_bound
-from topocaps.training.watching import Silent, describe
+from topocaps.training.watching import SUMMARY, Silent, summarise
 
 OTHERS = 1 - frames(7)  #: what a model of ``frames`` gets worse at
 PATIENT = replace(ADAM, epochs=12, patience=3)
@@ -261,7 +261,7 @@ def test_other_validation_sequences_are_not_mixed_into_a_run(tmp_path):
 
 def test_a_person_is_shown_the_bound():
     terms = {"elbo": -10.0, "log_px_given_t": -7.0, "kl_z": 1.0, "kl_u": 2.0, VALIDATION: -11.5}
-    assert describe(terms).endswith(", validation elbo -11.50")
+    assert summarise(model(), terms)[SUMMARY].endswith(", validation elbo -11.50")
 
 
 def run_command(monkeypatch, *words):

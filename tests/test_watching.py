@@ -4,9 +4,12 @@ import io
 
 from rich.console import Console
 
-from topocaps.training.watching import Lines, describe
+import topocaps as tc
+from topocaps.training.watching import SUMMARY, Lines, summarise
 
 TERMS = {"elbo": -10.0, "log_px_given_t": -7.0, "kl_z": 1.0, "kl_u": 2.0}
+TVAE = tc.TopographicVAE.mlp((4,), tc.Topography(2, (4,), window=3), hidden=4)
+SUMMED = summarise(TVAE, TERMS)
 
 
 def lines(**how):
@@ -14,9 +17,9 @@ def lines(**how):
     watcher = Lines("model", Console(file=file, width=500), **how)
     watcher.start(0, 30)
     for step in range(1, 31):
-        watcher.step(step, TERMS)
+        watcher.step(step, SUMMED)
         if step % 10 == 0:
-            watcher.epoch({"epoch": step // 10, "step": step, **TERMS})
+            watcher.epoch({"epoch": step // 10, "step": step, **SUMMED})
     return file.getvalue().splitlines()
 
 
@@ -32,7 +35,16 @@ def test_a_log_shows_steps_where_epochs_are_long():
     assert len(shown) == 33 and "step 1 of 30" in shown[0] and "s left" in shown[0]
 
 
-def test_terms_add_up_in_words_and_a_complaint_is_told():
-    assert describe(TERMS) == "elbo -10.0 = -7.0 - kl z 1.0 - kl u 2.0"
-    assert describe({**TERMS, "clutter": 0.5}).endswith(", clutter 0.50")
-    assert describe({**TERMS, "complaint": "collapsed"}).endswith("; collapsed")
+def test_a_family_says_what_is_printed_of_its_terms_and_training_adds_the_rest():
+    assert SUMMED[SUMMARY] == "elbo -10.0 = -7.0 - kl z 1.0 - kl u 2.0"
+    more = summarise(TVAE, {**TERMS, "validation_elbo": -11.5, "complaint": "collapsed"})
+    assert more[SUMMARY] == SUMMED[SUMMARY] + ", validation elbo -11.50; collapsed"
+
+
+def test_monitors_are_printed_after_the_terms_and_a_value_that_is_no_bound_is_named_so():
+    means = dict.fromkeys(tc.PartWhole.terms + tc.PartWhole.monitors, 0.5)
+    delta = tc.PartWhole((1, 8, 8), sizes=(2, 2), width=8, depth=1)
+    normal = tc.PartWhole((1, 8, 8), sizes=(2, 2), width=8, depth=1, poses_are="normal")
+    assert delta.summary(means).startswith("value (no bound) 0.5 = 0.5 - kl parts 0.5 - kl wholes")
+    assert normal.summary(means).startswith("elbo 0.5 = 0.5")
+    assert delta.summary(means).endswith(", clutter 0.50, wholes on 0.50, parts on 0.50")

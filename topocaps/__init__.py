@@ -4,13 +4,12 @@ from topocaps import capsules, data, metrics, recipes
 from topocaps.capsules import PartWhole
 from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
-from topocaps.evidence import Evidence, log_px, log_px_paper
 from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
 from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate
-from topocaps.models import VAE, TopographicVAE
+from topocaps.models import VAE, Evidence, Likelihood, TopographicVAE, log_px, log_px_paper
 from topocaps.references import citation
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
@@ -23,6 +22,7 @@ __all__ = [
     "BadInput",
     "Evidence",
     "Interrupted",
+    "Likelihood",
     "NonFinite",
     "PartWhole",
     "Precision",

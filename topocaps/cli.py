@@ -19,13 +19,13 @@ from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.examine.topographic import examples, how_to_walk
 from topocaps.files import make_folder
 from topocaps.fitting import EPOCHS, fit_own
+from topocaps.models.sequence import SequenceModel
 from topocaps.recipes import RECIPES, find
 from topocaps.recipes.data import OwnSequences
 from topocaps.reproduce import missing, named, names
 from topocaps.reproduce import reproduce as run_tables
 from topocaps.results import Results
 from topocaps.results_page import draw, write_page
-from topocaps.sequence_model import SequenceModel
 from topocaps.version import __version__
 
 app = typer.Typer(

@@ -25,7 +25,7 @@ from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics.missing import some_missing
 from topocaps.metrics.traversal import unseen_lags
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 from topocaps.traversing import Walk, traverse
 
 TRAVERSAL_CAPTION = (

@@ -10,7 +10,7 @@ from topocaps import figures
 from topocaps.errors import BadInput
 from topocaps.examine import examination_of
 from topocaps.files import make_folder, read_json
-from topocaps.networks import Norm
+from topocaps.models.networks import Norm
 from topocaps.recipes import BaseRecipe, Recipe
 from topocaps.recipes.claims import CLAIMS
 from topocaps.recipes.part_whole import PartWholeRecipe

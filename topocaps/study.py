@@ -10,14 +10,13 @@ from typing import Any
 
 from topocaps import figures
 from topocaps.arithmetic import seeded
-from topocaps.building import build
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, Interrupted, NonFinite
 from topocaps.examine import Measured, examination_of
 from topocaps.files import make_folder, read_json, write_atomically, write_json
-from topocaps.generative import GenerativeModel
 from topocaps.machine import with_doubles
 from topocaps.metrics.intervals import at_the_ends
+from topocaps.models.base import GenerativeModel, build
 from topocaps.recipes import DATA, BaseRecipe, Splits, find
 from topocaps.report import Section, page
 from topocaps.training import RunFolder, fit_together, load

@@ -13,7 +13,7 @@ from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
 from topocaps.metrics.traversal import lags_from, start_of, traversal
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def traverse(
 
 def _frames(model: SequenceModel, x: Any) -> Tensor:
     """(batch, time, *frame), where and as the model takes them."""
-    frame_shape = getattr(model.x_given_t, "frame_shape", None)
+    frame_shape = model.frame_shape
     alone = frame_shape is not None and getattr(x, "ndim", None) == 1 + len(frame_shape)
     sequences = Sequences.of(x[None] if alone else x).whole()
     frames = next(sequences.batches(len(sequences))).x

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,8 @@ from topocaps.capsules.settings import PartWholeSettings, Poses
 from topocaps.capsules.templates import Templates
 from topocaps.data import geometry
 from topocaps.errors import BadInput, whole_number
-from topocaps.generative import GenerativeModel, Noise, check_place, check_values
-from topocaps.networks import Likelihood
+from topocaps.models.base import GenerativeModel, Noise, check_place, check_values, family
+from topocaps.models.likelihoods import Likelihood
 
 SMITH_2020 = """\
 @article{smith2020capsule,
@@ -73,6 +73,7 @@ class CapsuleEvidence:
         return self.elbo
 
 
+@family
 class PartWhole(GenerativeModel):
     """Wholes are made of parts, and parts of templates; poses go down by affine maps.
 
@@ -86,12 +87,13 @@ class PartWhole(GenerativeModel):
     """
 
     citations = (SMITH_2020,)
-    terms: ClassVar = (
-        "elbo", "log_px_given_t", "kl_parts", "kl_wholes", "presence_nats",
-        "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
+    terms: ClassVar = ("elbo", "log_px_given_t", "kl_parts", "kl_wholes")
+    monitors: ClassVar = (
+        "presence_nats", "logit_spread", "largest_share", "clutter", "wholes_on", "parts_on",
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
-    maps = True
+    supports_vmap = True
+    frame_shape: tuple[int, ...] = ()
     rotations: Tensor
 
     def __init__(
@@ -128,10 +130,6 @@ class PartWhole(GenerativeModel):
             WholeEncoder(below, above, base, width=settings.width, depth=settings.depth)
             for (above, below), base in between
         )
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls(**{name: value for name, value in config.items() if name != "kind"})
 
     @property
     def links(self) -> list[Connection]:
@@ -215,12 +213,15 @@ class PartWhole(GenerativeModel):
             beliefs.append(self._as_asked(encoder(beliefs[-1].values(self.temperature))))
         return tuple(reversed(beliefs))
 
-    def evidence(self, x: Tensor, noise: Noise = torch.randn_like) -> CapsuleEvidence:
+    def evidence(
+        self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
+    ) -> CapsuleEvidence:
         """The terms of Eq. 8 with one draw of q; layers are drawn from below (Figure 2).
 
         Images are not looked at first, which a GPU would have to wait for: the model itself,
         called, does.
         """
+        _refuse(mask)
         turn = self.upright(x)
         belief = self._as_asked(self.part_encoder(self._turned_back(x, turn)))
         beliefs, layers = [belief], [self._draw(belief, noise)]
@@ -320,10 +321,10 @@ class PartWhole(GenerativeModel):
     def is_bound(self) -> bool:
         return self.poses_are is Poses.NORMAL
 
-    def rate_of(self, name: str) -> float:
+    def lr_scale(self, name: str) -> float:
         return self.settings.slower if name.startswith("whole_encoders") else 1.0
 
-    def complaint(self, means: Mapping[str, float]) -> str | None:
+    def diagnose(self, means: Mapping[str, float]) -> str | None:
         """Which collapses the means of an epoch's terms show, if any."""
         found = []
         if means["logit_spread"] < DEAD:
@@ -341,7 +342,8 @@ class PartWhole(GenerativeModel):
             )
         return "; ".join(found) or None
 
-    def check(self, x: Tensor) -> None:
+    def check(self, x: Tensor, mask: Tensor | None = None) -> None:
+        _refuse(mask)
         if not isinstance(x, Tensor):
             raise BadInput(f"images must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
         if x.ndim < 4 or tuple(x.shape[-3:]) != self.frame_shape:
@@ -350,6 +352,11 @@ class PartWhole(GenerativeModel):
             )
         check_values(x, self.likelihood)
         check_place(x, self)
+
+
+def _refuse(mask: Tensor | None) -> None:
+    if mask is not None:
+        raise BadInput("PartWhole does not support masks")
 
 
 def _kl_of_poses(wholes: Belief) -> Tensor:

@@ -6,7 +6,7 @@ from topocaps.capsules import PartWhole
 from topocaps.examine.examination import EVALUATION_SEED, Examination, Measured
 from topocaps.examine.part_whole import PartWholeExamination
 from topocaps.examine.topographic import TopographicExamination
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel
 
 
 def examination_of(model: GenerativeModel) -> Examination[Any]:

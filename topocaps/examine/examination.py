@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel
 from topocaps.recipes.data import Splits
 from topocaps.report import NONE
 

@@ -191,12 +191,12 @@ def kept(model: PartWhole, sequences: SequenceSet) -> dict[str, dict[str, float]
 @torch.no_grad()
 def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
     """Means of all terms over images, one draw each, and how well parts draw them."""
-    sums: dict[str, float] = dict.fromkeys((*model.terms, "mse"), 0.0)
+    sums: dict[str, float] = dict.fromkeys((*model.recorded, "mse"), 0.0)
     ink = torch.zeros(model.sizes[-1])
     with seeded(EVALUATION_SEED):
         for batch in sequences.batches(_BATCH):
             evidence = model.evidence(batch.x)
-            for name in model.terms:
+            for name in model.recorded:
                 sums[name] += getattr(evidence, name).sum().item()
             seen = model.templates.seen(model.parts_of(batch.x))  # batch time parts *frame
             sums["mse"] += (seen.sum(2) - batch.x).square().flatten(2).mean(-1).sum().item()

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from topocaps import figures
 from topocaps.arithmetic import seeded
-from topocaps.building import build
 from topocaps.data.mnist_files import digits
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
@@ -32,8 +31,9 @@ from topocaps.metrics import (
     strongest_images,
 )
 from topocaps.metrics.traversal import Traversal, traversal
+from topocaps.models.base import build
+from topocaps.models.sequence import SequenceModel
 from topocaps.recipes.data import SOME, Mnist, Splits
-from topocaps.sequence_model import SequenceModel
 
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topocaps.building import build
 from topocaps.errors import BadInput
 from topocaps.files import (
     make_folder,
@@ -22,7 +21,7 @@ from topocaps.files import (
     write_json,
     write_weights,
 )
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel, build
 from topocaps.version import __version__
 
 LIBRARY = "topocaps"

@@ -17,7 +17,7 @@ from torch.export import Dim
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput, TopocapsError, whole_number
 from topocaps.files import make_folder, write_atomically
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 OPSET = 18
 
@@ -195,7 +195,7 @@ def _check(model: SequenceModel) -> tuple[int, ...]:
     kinds = {parameter.dtype for parameter in model.parameters()}
     if kinds != {torch.float32}:
         raise BadInput(f"only float32 is exported, not {kinds.pop()}: model.float() makes it so")
-    frame_shape = getattr(model.x_given_t, "frame_shape", None)
+    frame_shape = model.frame_shape
     if frame_shape is None:
         raise BadInput("a decoder of your own must say its frame_shape to be exported")
     return tuple(frame_shape)

@@ -23,7 +23,7 @@ from topocaps.capsules.layers import Belief, Capsules, Connection
 from topocaps.capsules.model import PartWhole
 from topocaps.capsules.settings import Poses
 from topocaps.errors import BadInput
-from topocaps.generative import check_place
+from topocaps.models.base import check_place
 
 try:
     import pyro

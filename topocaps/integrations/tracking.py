@@ -87,7 +87,7 @@ class Tracked:
         self._tracker.start(self._settings)
         self._watcher.start(step, steps)
 
-    def step(self, step: int, terms: dict[str, float]) -> None:
+    def step(self, step: int, terms: dict[str, Any]) -> None:
         self._watcher.step(step, terms)
 
     def epoch(self, record: dict[str, Any]) -> None:

@@ -12,14 +12,6 @@ from torch import Tensor
 from topocaps.arithmetic import seeded
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput
-from topocaps.evidence import (
-    log_mean_exp_over_frames,
-    log_mean_exp_over_sequences,
-    log_px,
-    log_px_paper,
-    log_weights,
-    paper_estimate,
-)
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.equivariance import (
@@ -31,8 +23,16 @@ from topocaps.metrics.missing import filled_costs
 from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.traversal import Traversal, lags_from, start_of, traversal
+from topocaps.models.evidence import (
+    log_mean_exp_over_frames,
+    log_mean_exp_over_sequences,
+    log_px,
+    log_px_paper,
+    log_weights,
+    paper_estimate,
+)
+from topocaps.models.sequence import SequenceModel
 from topocaps.references import cites, references
-from topocaps.sequence_model import SequenceModel
 
 SOURCES = references(capcorr, log_px, log_px_paper)
 PAPER_SAMPLES = 10  # of the papers' log p(x)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 
 @dataclass(frozen=True)

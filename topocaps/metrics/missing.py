@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.arithmetic import seeded
-from topocaps.metrics.traversal import EDGE, nats, squared_error
-from topocaps.networks import Likelihood
-from topocaps.sequence_model import SequenceModel
+from topocaps.metrics.traversal import EDGE
+from topocaps.models.sequence import SequenceModel
 
 SHARES = (0.1, 0.3, 0.5)
 _SURE = 1e-6  # no frame is filled in with more certainty than that
@@ -42,7 +41,6 @@ def filled_costs(
     ``SequenceModel.fill``), ``held`` decodes it as it is, ``mean`` is the mean of the frames
     that are there (no more certain than 0.001; the others, than 0.000001).
     """
-    bernoulli = model.likelihood is Likelihood.BERNOULLI
     found: dict[str, dict[str, float]] = {}
     for share in shares:
         mask = some_missing(x, share, seed)
@@ -57,11 +55,7 @@ def filled_costs(
         }
         costs = {}
         for name, shown in ways.items():
-            if bernoulli:
-                edge = EDGE if name == "mean" else _SURE
-                cost = nats(shown.clamp(edge, 1 - edge), x)
-            else:
-                cost = squared_error(shown, x)
+            cost = model.likelihood.cost(shown, x, EDGE if name == "mean" else _SURE)
             costs[name] = cost[counts].mean().item() if counts.any() else math.nan
         found[f"{share:g}"] = costs
     return found

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent
-from torch.special import xlogy
 
 from topocaps.arithmetic import seeded
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean
-from topocaps.networks import Likelihood
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.sequence import SequenceModel
 
 EDGE = 1e-3  # probabilities that are given, or means, are kept this far from 0 and 1
 
@@ -177,11 +175,7 @@ def traversal(
     def cost_of_rolling(axis: Tensor) -> Tensor:
         t = model.select_axis(per_axis, axis)
         rolled = roll_to_all(model, t, start, rate, axis if several else 0, closed)
-        if model.likelihood is Likelihood.BERNOULLI:
-            shown = model.x_given_t(rolled)
-            _check_bernoulli(shown)
-            return -shown.log_prob(x)  # from logits: exact at any confidence
-        return squared_error(model.decode(rolled), x)
+        return model.likelihood.decoded_cost(model.x_given_t(rolled), x)
 
     several = topography.axes != (None,)
     axis = torch.zeros(len(x), topography.capsules, dtype=torch.int64, device=x.device)
@@ -195,17 +189,6 @@ def traversal(
             torch.where(better[:, None], *pair) for pair in ((tried, axis), (cost_then, cost))
         )
     return _compared(cost, x, unseen, factors, model.likelihood, axis)
-
-
-def _check_bernoulli(distribution: Distribution) -> None:
-    """Refuse what is taken for Bernoulli and is not: its nats are not those of a mean frame."""
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    if not isinstance(distribution, Bernoulli):
-        raise BadInput(
-            f"a decoder that returns a {type(distribution).__name__} has to say so: "
-            "likelihood = Likelihood.GAUSSIAN, by whose squared errors gains are told"
-        )
 
 
 def _other_axes(topography: TopographyLike) -> Iterator[tuple[slice | int, int]]:
@@ -228,7 +211,7 @@ def prediction(
     predicted: Tensor,
     unseen: Tensor,
     factors: Tensor | None = None,
-    likelihood: str = Likelihood.BERNOULLI,
+    likelihood: Likelihood | str = Likelihood.BERNOULLI,
 ) -> Traversal:
     """The same comparison for frames that anything predicted: both (batch, time, *frame).
 
@@ -239,14 +222,14 @@ def prediction(
     >>> round(prediction(x, x, unseen=torch.ones(2, 3, dtype=torch.bool)).overall, 2)
     1.0
     """
-    kind = Likelihood(likelihood)
+    kind = Likelihood.of(likelihood)
     if x.ndim < 3 or x.shape != predicted.shape or unseen.shape != x.shape[:2]:
         raise BadInput(
             f"predictions are (batch, time, *frame) as frames are, and unseen is (batch, time), "
             f"not {tuple(predicted.shape)}, {tuple(x.shape)} and {tuple(unseen.shape)}"
         )
     alone = torch.zeros(len(x), 1, dtype=torch.int64)
-    return _compared(_cost(predicted, x, kind), x, unseen.bool(), factors, kind, alone)
+    return _compared(kind.cost(predicted, x, EDGE), x, unseen.bool(), factors, kind, alone)
 
 
 def _compared(
@@ -261,28 +244,11 @@ def _compared(
     moving = torch.ones(len(x), 1, dtype=torch.bool)
     if factors is not None:
         moving = (factors != factors[:, :1]).any(1)
-    perfect = nats(x, x) if likelihood is Likelihood.BERNOULLI else torch.zeros_like(cost)
     return Traversal(
         rolled=cost.cpu(),
-        orbit_mean=_cost(x.mean(1, keepdim=True), x, likelihood).cpu(),
-        perfect=perfect.cpu(),
+        orbit_mean=likelihood.cost(x.mean(1, keepdim=True), x, EDGE).cpu(),
+        perfect=likelihood.cost(x, x).cpu(),
         unseen=unseen.cpu(),
         moving=moving.cpu(),
         axis=axis.cpu(),
     )
-
-
-def _cost(predicted: Tensor, x: Tensor, likelihood: Likelihood) -> Tensor:
-    if likelihood is Likelihood.BERNOULLI:
-        return nats(predicted.clamp(EDGE, 1 - EDGE), x)
-    return squared_error(predicted, x)
-
-
-def nats(p: Tensor, x: Tensor) -> Tensor:
-    """Of frames (batch, time, *frame) under probabilities of their pixels."""
-    return -(xlogy(x, p) + xlogy(1 - x, 1 - p)).flatten(2).sum(2)
-
-
-def squared_error(prediction: Tensor, x: Tensor) -> Tensor:
-    """Of frames, summed over their pixels."""
-    return (prediction - x).square().flatten(2).sum(2)

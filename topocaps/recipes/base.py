@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel
 from topocaps.recipes import fingerprint
 from topocaps.recipes.data import SOME, Data, Mnist
 from topocaps.training import Training

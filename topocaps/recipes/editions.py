@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from topocaps.latents.topography import Topography
-from topocaps.networks import Fan, Norm
+from topocaps.models.networks import Fan, Norm
 from topocaps.training import Precision, Sgd, Training
 
 

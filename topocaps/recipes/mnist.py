@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from topocaps.latents.topography import Topography
-from topocaps.networks import Fan, Norm
+from topocaps.models.networks import Fan, Norm
 from topocaps.recipes import editions
 from topocaps.recipes.data import Mnist, StillMnist
 from topocaps.recipes.editions import CLIP

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topocaps.models import VAE
-from topocaps.networks import Norm
+from topocaps.models.networks import Norm
 from topocaps.recipes.editions import Edition
 from topocaps.recipes.recipe import Recipe
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from topocaps.arithmetic import seeded
-from topocaps.convolutional import convolutional
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, check_seed, non_negative, one_of, whole_number
 from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography
-from topocaps.models import MODELS, VAE, TopographicVAE
-from topocaps.networks import Fan, Likelihood, Norm
+from topocaps.models import VAE, TopographicVAE
+from topocaps.models.convolutional import convolutional
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import Fan, Norm
 from topocaps.recipes.base import BaseRecipe
 from topocaps.recipes.fingerprint import of_topography, stable
 from topocaps.references import references
@@ -72,10 +73,10 @@ class Recipe(BaseRecipe):
                 )
         object.__setattr__(self, "epsilon", non_negative("epsilon", self.epsilon))
         for name, kind in (
-            ("norm", Norm), ("likelihood", Likelihood), ("learned", Learned),
-            ("encoder_fan", Fan), ("decoder_fan", Fan),
+            ("norm", Norm), ("learned", Learned), ("encoder_fan", Fan), ("decoder_fan", Fan),
         ):  # fmt: skip
             object.__setattr__(self, name, one_of(kind, name, getattr(self, name)))
+        object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
         if self.convolutional and (
             self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE
         ):
@@ -139,10 +140,9 @@ class Recipe(BaseRecipe):
 
     def describe(self) -> dict[str, Any]:
         """The whole recipe as plain data."""
-        model = next(name for name, kind in MODELS.items() if kind is self.model)
         return {
             **super().describe(),
-            "model": model,
+            "model": self.model.__name__,
             "topography": self.topography.settings(),
             "hidden": self.hidden,
             "convolutional": self.convolutional,

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.generative import GenerativeModel
 from topocaps.latents.stack import TopographyStack
 from topocaps.latents.topography import Topography
-from topocaps.networks import lead
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.base import GenerativeModel
+from topocaps.models.networks import lead
+from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
@@ -37,9 +37,8 @@ class Means(nn.Module):
 
     def forward(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
         drawn = iter(noise)
-        given = {} if mask is None else {"mask": mask}  # of which not every model knows
-        evidence = self.model.evidence(x, lambda like: next(drawn), **given)
-        names = (*self.model.terms, "objective")
+        evidence = self.model.evidence(x, lambda like: next(drawn), mask)
+        names = (*self.model.recorded, "objective")
         means = torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
         if mask is None:
             return means
@@ -65,7 +64,7 @@ class Means(nn.Module):
 def bound(means: Means, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]) -> Tensor:
     """The terms of sequences that ``uniform`` numbers choose: (members, terms + 1)."""
     shown = sequences.show(sequences.choose(uniform))
-    if means.model.maps and uniform.ndim > 2:
+    if means.model.supports_vmap and uniform.ndim > 2:
         return means.mapped(shown.x, *noise)
     found: Tensor = means(shown.x, *noise, mask=shown.mask)
     return found.reshape(-1, found.shape[-1])
@@ -134,7 +133,7 @@ class Plain(Descent):
         super().__init__(stack, training, clips)
         groups: dict[float, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
-            groups.setdefault(stack.model.rate_of(name), []).append(parameter)
+            groups.setdefault(stack.model.lr_scale(name), []).append(parameter)
         self.optimiser = training.optimiser.build(groups.values())
         self.relative_rates = list(groups)
         self._rate = 0.0

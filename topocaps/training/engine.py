@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.generative import GenerativeModel
 from topocaps.machine import with_doubles
+from topocaps.models.base import GenerativeModel
 from topocaps.training.descent import Descent, Plain, apart, compiled, side_by_side
 from topocaps.training.factored import Factored
 from topocaps.training.settings import Training, for_each
@@ -210,7 +210,7 @@ class _Part:
         self.randomness: Randomness = randomness(seeds, drawn)
         way = Factored if Factored.suits(stack, self.training) else Plain
         self.descent: Descent = way(stack, self.training, [one.clip for one in trainings])
-        self.terms = stack.model.terms
+        self.terms = stack.model.recorded
         kind = torch.float64 if drawn == device else torch.float32
         self.sums = torch.zeros(len(stack), len(self.terms), dtype=kind, device=device)
         # the first step at which a term, or a weight, was not finite; 0 is never

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.networks import Linear, Norm
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.networks import Linear, Norm
+from topocaps.models.sequence import SequenceModel
 from topocaps.training.descent import (
     Descent,
     Means,
@@ -90,7 +90,7 @@ class Factored(Descent):
             training.precision.on(device) is Precision.BF16
             and all(type(one) is Linear and one.norm in NORMS for one in layers)
             and len({id(one) for _, one in named}) == len(named)
-            and all(one.requires_grad and model.rate_of(name) == 1 for name, one in named)
+            and all(one.requires_grad and model.lr_scale(name) == 1 for name, one in named)
             and type(model).project is SequenceModel.project
             and layers_are_called_once(stack.members[0], stack.frames)
         )

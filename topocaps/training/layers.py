@@ -12,21 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from topocaps.evidence import Posterior
-from topocaps.generative import GenerativeModel
 from topocaps.models import TopographicVAE
-from topocaps.networks import GaussianEncoder, Linear, Norm
+from topocaps.models.base import GenerativeModel
+from topocaps.models.evidence import Posterior
+from topocaps.models.networks import GaussianEncoder, Linear, Norm
 
 PART = 64  # inputs: the least that a kernel moves of a row at once
 
 
 def factor(model: GenerativeModel, members: int) -> list[FactoredLinear]:
     """Put factored layers in the place of the linear ones."""
-    z, u = getattr(model, "z_given_x", None), getattr(model, "u_given_x", None)
-    if z is not None and u is not None and _asks_both(model) and PairedEncoder.suits(z, u):
-        del model.z_given_x, model.u_given_x
-        model.encoders = PairedEncoder(z, u, members)
-        vars(model)["posterior"] = model.encoders  # in place of the method
+    if isinstance(model, TopographicVAE) and _asks_both(model):
+        z, u = model.z_given_x, model.u_given_x
+        if (
+            isinstance(z, GaussianEncoder)
+            and isinstance(u, GaussianEncoder)
+            and PairedEncoder.suits(z, u)
+        ):
+            del model.z_given_x, model.u_given_x
+            model.encoders = PairedEncoder(z, u, members)
     for name, module in list(model.named_modules()):
         if isinstance(module, Linear) and not name.startswith("encoders."):
             path, _, leaf = name.rpartition(".")
@@ -40,7 +44,7 @@ def factor(model: GenerativeModel, members: int) -> list[FactoredLinear]:
     return [module for module in model.modules() if isinstance(module, FactoredLinear)]
 
 
-def _asks_both(model: GenerativeModel) -> bool:
+def _asks_both(model: TopographicVAE) -> bool:
     """Whether encoders are asked as a Topographic VAE does, both at once, and nowhere else."""
     asked = ("posterior", "_posterior", "evidence")
     return all(getattr(type(model), one, None) is getattr(TopographicVAE, one) for one in asked)
@@ -51,8 +55,7 @@ def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
 
     The factors of a layer that is called twice, or never, are not those of its gradient.
     """
-    frame_shape = getattr(model.x_given_t, "frame_shape", None)
-    if frame_shape is None:
+    if model.frame_shape is None:
         return False
     called: Counter[nn.Module] = Counter()
     shadow = copy.deepcopy(model).to("meta")
@@ -60,7 +63,7 @@ def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
     for layer in layers:
         layer.register_forward_hook(lambda module, *_: called.update([module]))
     try:
-        shadow.evidence(torch.empty(1, frames, *frame_shape, device="meta"))
+        shadow.evidence(torch.empty(1, frames, *model.frame_shape, device="meta"))
     except (RuntimeError, NotImplementedError, TypeError):  # networks that need values
         return False
     return all(called[layer] == 1 for layer in layers)
@@ -178,7 +181,7 @@ class PairedEncoder(nn.Module):
         self.network = nn.Sequential(*layers)
 
     @staticmethod
-    def suits(z: nn.Module, u: nn.Module) -> bool:
+    def suits(z: GaussianEncoder, u: GaussianEncoder) -> bool:
         """Whether two encoders are alike, layer by layer: linear ones, and others that hold
         nothing."""
         if not (type(z) is GaussianEncoder and type(u) is GaussianEncoder):

@@ -14,7 +14,7 @@ from typing import Any
 from topocaps.arithmetic import steady_arithmetic
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import Interrupted
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel
 from topocaps.training.checkpoint import Progress, restore_states, save_states
 from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
@@ -24,7 +24,7 @@ from topocaps.training.validation import (
     has_stopped,
     validation_bound,
 )
-from topocaps.training.watching import Silent, Watcher
+from topocaps.training.watching import Silent, Watcher, summarise
 
 SAVING = 0.03  # of the time may go into saving states
 
@@ -131,7 +131,7 @@ def train(
                         one.sums[name] = one.sums.get(name, 0.0) + value
                 shown = progress[now[0]]
                 means = {name: total / count for name, total in sums[now[0]].items()}
-                watcher.step(step, means | {"is_bound": models[now[0]].is_bound})
+                watcher.step(step, summarise(models[now[0]], means))
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
                     for place in now:
@@ -146,7 +146,7 @@ def train(
                         record |= {LEFT_OUT: left_out} if left_out else {}
                         record |= {} if models[place].is_bound else {"is_bound": False}
                         record |= {"together": len(models)}
-                        if complaint := models[place].complaint(means):
+                        if complaint := models[place].diagnose(means):
                             record |= {"complaint": complaint}
                         one.history.append({**record, "seconds": round(seconds, 3)})
                         one.sums = {}
@@ -159,7 +159,7 @@ def train(
                         save()
                     if on_epoch is not None:
                         on_epoch(progress)
-                    watcher.epoch(shown.history[-1])
+                    watcher.epoch(summarise(models[now[0]], shown.history[-1]))
                 if interrupted.is_set():  # also in the last step: more models may be to come
                     save()
                     raise Interrupted(f"stopped after step {step} of {steps}")

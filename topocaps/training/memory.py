@@ -11,9 +11,9 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
-from topocaps.generative import GenerativeModel
 from topocaps.latents.stack import lattice
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.base import GenerativeModel
+from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training, for_each
 
 USABLE = 0.9  # of what is free

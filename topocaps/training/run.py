@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -13,13 +12,12 @@ from typing import Any
 
 import torch
 
-from topocaps.building import build
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.errors import BadInput, NonFinite, check_seed
 from topocaps.files import read_json, read_weights, write_atomically, write_json, write_weights
-from topocaps.generative import GenerativeModel, check_values
 from topocaps.latents.topography import Topography
 from topocaps.machine import free_memory
+from topocaps.models.base import GenerativeModel, build, check_values
 from topocaps.references import references
 from topocaps.training.checkpoint import Progress, step_of
 from topocaps.training.folder import RunFolder
@@ -320,19 +318,18 @@ def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeMod
 def check(model: GenerativeModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
     images = sequences.images
-    x = next(sequences.batches(LOOKED_AT)).x
+    first = next(sequences.batches(LOOKED_AT))
+    x, mask = first.x, first.mask
     for parameter in model.parameters():
         x = x.to(parameter.device)  # they meet on the device of the training
         break
-    model.check(x)
-    wanted = getattr(model, "frame_shape", sequences.frame_shape)
+    model.check(x, mask)
+    wanted = model.frame_shape or sequences.frame_shape
     if tuple(sequences.frame_shape) != tuple(wanted):
         raise BadInput(
             f"these are sequences of frames {tuple(sequences.frame_shape)}, and the model's are "
             f"{tuple(wanted)}: single images are sequences of one, x[:, None]"
         )
-    if sequences.has_gaps and "mask" not in inspect.signature(model.evidence).parameters:
-        raise BadInput(f"frames are missing, of which a {type(model).__name__} knows nothing")
     if images.is_floating_point():
         check_values(images, model.likelihood)
 
@@ -372,8 +369,8 @@ def described(model: GenerativeModel) -> dict[str, Any]:
         for name, module in model.named_modules()
         if name and not any(True for _ in module.children())
     }
-    likelihood = str(getattr(model, "likelihood", ""))
-    return {"kind": type(model).__name__, "likelihood": likelihood, **told, "layers": layers}
+    own = {"kind": type(model).__name__, "likelihood": str(model.likelihood)}
+    return {**own, **told, "layers": layers}
 
 
 def describe_training(training: Training) -> dict[str, Any]:

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput
-from topocaps.generative import GenerativeModel
-from topocaps.latents.stack import TopographyStack, lattice
-from topocaps.latents.topography import Topography
-from topocaps.networks import Linear
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.base import GenerativeModel
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import Linear
 
 
 class Stack:
@@ -32,10 +30,7 @@ class Stack:
         if len(by_architecture(members)) > 1:
             raise BadInput("models of one stack must have the same networks")
         self.model = copy.deepcopy(self.members[0])
-        if isinstance(self.model, SequenceModel):
-            topographies = [m.topography for m in members if isinstance(m, SequenceModel)]
-            parameter = next(self.model.parameters())
-            self.model.topography = TopographyStack(topographies, frames).to(parameter)
+        self.model.join(self.members, frames)
         for name, _ in self.members[0].named_parameters():
             own = [m.get_parameter(name) for m in self.members]
             together = torch.stack([one.detach() for one in own])
@@ -80,19 +75,14 @@ def by_architecture(
     for place, model in enumerate(models):
         kind = tuple((type(module), _settings(module)) for module in model.modules())
         shapes = tuple(
-            (n, p.shape, p.requires_grad, model.rate_of(n)) for n, p in model.named_parameters()
+            (n, p.shape, p.requires_grad, model.lr_scale(n)) for n, p in model.named_parameters()
         )
-        sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
+        key = model.stack_key()
         training = None if trainings is None else trainings[place]
-        stacks = _is_stackable(model) or (mapping and _maps(model))
-        alone = None if stacks and _has_known_w(model) and not _shares(model) else place
-        groups.setdefault((kind, shapes, sites, training, alone), []).append(place)
+        stacks = _is_stackable(model) or (mapping and model.supports_vmap)
+        alone = None if stacks and key is not None and not _shares(model) else place
+        groups.setdefault((kind, shapes, key, training, alone), []).append(place)
     return list(groups.values())
-
-
-def _maps(model: GenerativeModel) -> bool:
-    """Whether its own class says that it can be mapped: what one inherits may not hold for it."""
-    return bool(vars(type(model)).get("maps"))
 
 
 def _shares(model: GenerativeModel) -> bool:
@@ -100,17 +90,12 @@ def _shares(model: GenerativeModel) -> bool:
     return len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
 
 
-def _has_known_w(model: GenerativeModel) -> bool:
-    """Whether its W is what settings say: not so where a topography of your own pools."""
-    own = getattr(model, "topography", None)
-    return not isinstance(own, Topography) or own.is_plain
-
-
 def _is_stackable(model: GenerativeModel) -> bool:
-    """Whether all that holds parameters knows an axis for the models: not so layers of others."""
-    own = (Linear, SequenceModel)
-    return all(
-        isinstance(module, own) or not any(True for _ in module.parameters(recurse=False))
+    """Whether the model and all layers with parameters know an axis for the models."""
+    return model.supports_stacking and all(
+        module is model
+        or isinstance(module, Linear)
+        or not any(True for _ in module.parameters(recurse=False))
         for module in model.modules()
     )
 
@@ -120,7 +105,7 @@ def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
     return tuple(
         (name, value)
         for name, value in vars(module).items()
-        if isinstance(value, str | int | float | bool | tuple)
+        if isinstance(value, str | int | float | bool | tuple | Likelihood)
         or (callable(value) and not isinstance(value, nn.Module))
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.generative import GenerativeModel
+from topocaps.models.base import GenerativeModel
 
 VALIDATION = "validation_elbo"  # in the record of an epoch
 _SEED = 0  # of the noise, of every model and epoch
@@ -26,9 +26,8 @@ def validation_bound(model: GenerativeModel, sequences: SequenceSet, batch: int)
     model.eval()
     bounds = []
     for one in sequences.batches(batch):
-        given = {} if one.mask is None else {"mask": one.mask}
         evidence = model.evidence(
-            one.x, lambda like: torch.randn(like.shape, generator=generator).to(like), **given
+            one.x, lambda like: torch.randn(like.shape, generator=generator).to(like), one.mask
         )
         elbo = evidence.elbo if one.mask is None else evidence.elbo[one.mask]
         bounds.append(elbo.flatten().cpu())

@@ -10,14 +10,22 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from topocaps.models.base import GenerativeModel
 from topocaps.training.folder import RunFolder
+from topocaps.training.validation import VALIDATION
+
+SUMMARY = "summary"
 
 
 class Watcher(Protocol):
-    """Told about every step and epoch of a training run."""
+    """Told about every step and epoch of a training run.
+
+    ``terms`` and ``record`` hold numbers by name, and the line that is printed of them under
+    ``summary``.
+    """
 
     def start(self, step: int, steps: int) -> None: ...
-    def step(self, step: int, terms: dict[str, float]) -> None: ...
+    def step(self, step: int, terms: dict[str, Any]) -> None: ...
     def epoch(self, record: dict[str, Any]) -> None: ...
     def finish(self) -> None: ...
 
@@ -63,7 +71,7 @@ class Silent:
     """Nobody is looking."""
 
     def start(self, step: int, steps: int) -> None: ...
-    def step(self, step: int, terms: dict[str, float]) -> None: ...
+    def step(self, step: int, terms: dict[str, Any]) -> None: ...
     def epoch(self, record: dict[str, Any]) -> None: ...
     def finish(self) -> None: ...
 
@@ -86,12 +94,12 @@ class Bar:
         self._task = self._bar.add_task(self._label, completed=step, total=steps, terms="")
         self._bar.start()
 
-    def step(self, step: int, terms: dict[str, float]) -> None:
+    def step(self, step: int, terms: dict[str, Any]) -> None:
         if step % 10 == 0:
-            self._bar.update(self._task, completed=step, terms=describe(terms))
+            self._bar.update(self._task, completed=step, terms=terms[SUMMARY])
 
     def epoch(self, record: dict[str, Any]) -> None:
-        self._bar.update(self._task, completed=record["step"], terms=describe(record))
+        self._bar.update(self._task, completed=record["step"], terms=record[SUMMARY])
 
     def finish(self) -> None:
         self._bar.stop()
@@ -111,7 +119,7 @@ class Lines:
         self._first, self._steps, self._began = step, steps, time.monotonic()
         self._last = self._began - self._seconds
 
-    def step(self, step: int, terms: dict[str, float]) -> None:
+    def step(self, step: int, terms: dict[str, Any]) -> None:
         if time.monotonic() - max(self._last, self._began) >= self._patience:
             self._print(f"step {step} of {self._steps}", step, terms)
 
@@ -124,7 +132,7 @@ class Lines:
         self._last = time.monotonic()
         left = (self._last - self._began) / (step - self._first) * (self._steps - step)
         self._console.print(
-            f"{self._label}  {what}  {describe(terms)}  {left:.0f} s left",
+            f"{self._label}  {what}  {terms[SUMMARY]}  {left:.0f} s left",
             highlight=False,
             soft_wrap=True,
         )
@@ -132,23 +140,12 @@ class Lines:
     def finish(self) -> None: ...
 
 
-def describe(terms: dict[str, Any]) -> str:
-    """The bound and its parts, in nats a frame; then what else there is to watch."""
-    parts = "".join(f" - {_said(name)} {terms[name]:.1f}" for name in terms if name[:3] == "kl_")
-    rest = "".join(f", {_said(name)} {terms[name]:.2f}" for name in terms if name in _WATCHED)
-    complaint = f"; {terms['complaint']}" if "complaint" in terms else ""
-    bound = "elbo" if terms.get("is_bound", True) else "value (no bound)"
-    return f"{bound} {terms['elbo']:.1f} = {terms['log_px_given_t']:.1f}{parts}{rest}{complaint}"
-
-
-def _said(name: str) -> str:
-    return name.replace("_", " ")
-
-
-_WATCHED = (
-    "validation_elbo", "presence_nats", "logit_spread", "largest_share", "clutter", "wholes_on",
-    "parts_on",
-)  # fmt: skip
+def summarise(model: GenerativeModel, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to a record what is printed of it: the model's own summary, then the validation bound
+    and the diagnosis."""
+    validation = f", validation elbo {record[VALIDATION]:.2f}" if VALIDATION in record else ""
+    diagnosis = f"; {record['complaint']}" if "complaint" in record else ""
+    return {**record, SUMMARY: f"{model.summary(record)}{validation}{diagnosis}"}
 
 
 def on_terminal(label: str) -> Watcher:

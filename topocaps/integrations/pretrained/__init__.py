@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from topocaps.errors import BadInput
-from topocaps.generative import GenerativeModel
 from topocaps.integrations.hub import CONFIG, from_pretrained
+from topocaps.models.base import GenerativeModel
 
 FOLDER = Path(__file__).parent
 

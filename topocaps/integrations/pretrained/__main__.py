@@ -16,8 +16,8 @@ from topocaps.examine.topographic import how_to_walk
 from topocaps.integrations.hub import About, save_pretrained
 from topocaps.integrations.pretrained import FOLDER
 from topocaps.metrics import evaluate
+from topocaps.models.sequence import SequenceModel
 from topocaps.recipes import find
-from topocaps.sequence_model import SequenceModel
 from topocaps.study import Job, data_of, run_job
 
 #: name: the recipe, and the settings that are changed

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.student_t import TopographicStudentT
 from topocaps.latents.topography import Topography
-from topocaps.models import MODELS, VAE, TopographicVAE
-from topocaps.networks import FrameDecoder, GaussianEncoder, Likelihood, Linear
+from topocaps.models.base import FAMILIES
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear
+from topocaps.models.topographic import VAE, TopographicVAE
 
 SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
 
@@ -56,7 +58,7 @@ class ConvDecoder(FrameDecoder):
             layers += [*_between(inputs), doubled]
         layers += [nn.Flatten()]
         shape, axes = sizes[-1], len(latent_shape)
-        super().__init__(EachFrame(*layers), shape, axes, Likelihood(likelihood), centre)
+        super().__init__(EachFrame(*layers), shape, axes, Likelihood.of(likelihood), centre)
 
 
 class EachFrame(nn.Sequential):
@@ -97,7 +99,7 @@ def convolutional(
         "frame_shape": list(shape),
         "topography": topography.settings(),
         "channels": list(channels),
-        "likelihood": Likelihood(likelihood).value,
+        "likelihood": Likelihood.of(likelihood).value,
     }
     z_given_x = ConvEncoder(shape, latent, channels)
     model: TopographicVAE | VAE
@@ -122,9 +124,15 @@ def convolutional(
 def from_config(config: dict[str, Any]) -> TopographicVAE | VAE:
     """A fresh model from the settings that ``convolutional`` recorded."""
     settings = {key: value for key, value in config.items() if key != "networks"}
-    settings["kind"] = MODELS[settings["kind"]]
+    kinds: dict[str, type[TopographicVAE] | type[VAE]] = {
+        one.__name__: one for one in (TopographicVAE, VAE)
+    }
+    settings["kind"] = kinds[settings["kind"]]
     settings["topography"] = Topography(**settings["topography"])
     return convolutional(**settings)
+
+
+FAMILIES["convolutional"] = from_config
 
 
 def _centre(topography: Topography, mu: float) -> float:

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from topocaps.errors import BadInput
-from topocaps.evidence import (
+from topocaps.latents.interface import TopographyLike
+from topocaps.latents.masking import zero_missing
+from topocaps.latents.rolling import chosen
+from topocaps.latents.stack import TopographyStack, lattice
+from topocaps.latents.topography import Topography
+from topocaps.models.base import GenerativeModel, Noise
+from topocaps.models.evidence import (
     Draws,
     Evidence,
     Posterior,
@@ -19,12 +25,9 @@ from topocaps.evidence import (
     log_ratio_to_standard_normal,
     summed_out,
 )
-from topocaps.generative import GenerativeModel, Noise, check_place, check_values
-from topocaps.latents.interface import TopographyLike
-from topocaps.latents.masking import zero_missing
-from topocaps.latents.rolling import chosen
-from topocaps.networks import Likelihood, Linear
-from topocaps.streaming import Stream
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import Linear
+from topocaps.models.stream import Stream
 
 
 class SequenceModel(GenerativeModel):
@@ -37,6 +40,7 @@ class SequenceModel(GenerativeModel):
     terms: ClassVar = ("elbo", "log_px_given_t", "kl_z", "kl_u")
     topography: TopographyLike
     couples_frames: ClassVar = True  #: whether t of a frame depends on the frames of its window
+    supports_stacking: ClassVar = True
     sparsity = 0.0  #: penalty in nats per unit of `spread_of_capsules` (not in the papers)
 
     def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:
@@ -68,17 +72,6 @@ class SequenceModel(GenerativeModel):
     def prior(self, frames: int) -> Distribution:
         """Return p(t) of a sequence of this many frames."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Evidence:
-        """Check the frames, then return the terms of the bound.
-
-        Args:
-            mask: booleans (batch, time), True where a frame is present. The terms of missing frames
-                are 0, so the sum over time bounds the evidence of the frames that are present.
-        """
-        x = zero_missing(x, mask)
-        self.check(x)
-        return self.evidence(x, mask=mask)
-
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
@@ -86,7 +79,8 @@ class SequenceModel(GenerativeModel):
 
         Args:
             noise: function that returns standard normal numbers in the shape of its argument.
-            mask: as in ``forward``.
+            mask: booleans (batch, time), True where a frame is present. The terms of missing frames
+                are 0, so the sum over time bounds the evidence of the frames that are present.
         """
         q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
@@ -130,7 +124,7 @@ class SequenceModel(GenerativeModel):
             sample: draw z and u from the posterior. By default z is its mean and u² is the mean of
                 u²: the squared mean plus the variance. (With the squared mean alone, the t of an
                 untrained model is many times too large.)
-            mask: as in ``forward``.
+            mask: as in ``evidence``.
         """
         per_axis = self.encode_per_axis(x, sample, mask)
         return self.most_likely(zero_missing(x, mask), per_axis, mask)
@@ -285,28 +279,31 @@ class SequenceModel(GenerativeModel):
         return 1 + len(self.topography.shape)
 
     @property
-    def likelihood(self) -> Likelihood:  # type: ignore[override]
+    def likelihood(self) -> Likelihood:
         return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
 
-    def check(self, x: Tensor, whole: bool = True) -> None:
+    @property
+    def frame_shape(self) -> tuple[int, ...] | None:
+        return getattr(self.x_given_t, "frame_shape", None)
+
+    def stack_key(self) -> tuple[object, ...] | None:
+        own = self.topography
+        known = not isinstance(own, Topography) or own.is_plain
+        return lattice(own) if known else None
+
+    def join(self, members: Sequence[GenerativeModel], frames: int) -> None:
+        topographies = [one.topography for one in members if isinstance(one, SequenceModel)]
+        self.topography = TopographyStack(topographies, frames).to(next(self.parameters()))
+
+    def check(self, x: Tensor, mask: Tensor | None = None, *, whole: bool = True) -> None:
         """Raise `BadInput` if this model cannot take these frames.
 
         Args:
             whole: also refuse sequences shorter than the window.
         """
-        if not isinstance(x, Tensor):
-            raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
-        frame_shape = getattr(self.x_given_t, "frame_shape", None)
-        if frame_shape is not None and (x.ndim < 3 or tuple(x.shape[2:]) != tuple(frame_shape)):
-            grey = tuple(frame_shape) == (1, *x.shape[2:])
-            raise BadInput(
-                f"frames must be (batch, time, *frame) with frame {tuple(frame_shape)}, "
-                f"not {tuple(x.shape)}{': grey ones need a channel, x[:, :, None]' * grey}"
-            )
+        super().check(x, mask)
         if whole and self.couples_frames:
             self.topography.check(x.shape[1])
-        check_values(x, self.likelihood)
-        check_place(x, self)
 
 
 def _distances(frames: int, closed: bool) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from topocaps.errors import BadInput, whole_number
 
 if TYPE_CHECKING:
-    from topocaps.sequence_model import SequenceModel
+    from topocaps.models.sequence import SequenceModel
 
 
 class Stream:

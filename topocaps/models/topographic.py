@@ -10,24 +10,23 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from topocaps.errors import BadInput, non_negative, one_of, whole_number
-from topocaps.evidence import (
-    Posterior,
-)
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.learned import Learned, LearnedTopography, learn
 from topocaps.latents.student_t import TopographicStudentT, studentize
 from topocaps.latents.topography import KELLER_2021, Topography
-from topocaps.networks import (
+from topocaps.models.base import family
+from topocaps.models.evidence import Posterior
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import (
     Fan,
     FrameDecoder,
     GaussianEncoder,
-    Likelihood,
     Norm,
     lead,
     mlp,
     paper_widths,
 )
-from topocaps.sequence_model import SequenceModel
+from topocaps.models.sequence import SequenceModel
 
 KINGMA_2014 = """\
 @inproceedings{kingma2014auto,
@@ -39,6 +38,7 @@ KINGMA_2014 = """\
 }"""
 
 
+@family
 class TopographicVAE(SequenceModel):
     """The Topographic VAE (Eq. 10-12): ``topography`` decides which frames and sites share u.
 
@@ -75,6 +75,8 @@ class TopographicVAE(SequenceModel):
         super().__init__(x_given_t, topography)
         self.sparsity = sparsity
         self.z_given_x, self.u_given_x = z_given_x, u_given_x
+        #: returns the `Posterior` of z and u together, in place of both encoders, if set
+        self.encoders: nn.Module | None = None
         self.mu = nn.Parameter(torch.tensor(float(mu)))
         # a buffer, so that models of one stack may have different values
         self.register_buffer("epsilon", torch.tensor(non_negative("epsilon", epsilon)), False)
@@ -137,7 +139,13 @@ class TopographicVAE(SequenceModel):
             model.config = networks.config() | own
         return model
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls.mlp(**_mlp_settings(config))
+
     def posterior(self, x: Tensor) -> Posterior:
+        if self.encoders is not None:
+            return self.encoders(x)
         return Posterior(self.z_given_x(x), self.u_given_x(x))
 
     def latents(self, z: Tensor, u: Tensor | None) -> Tensor:
@@ -158,6 +166,7 @@ class TopographicVAE(SequenceModel):
         return TopographicStudentT(self.topography, frames, self.mu, self.epsilon)
 
 
+@family
 class VAE(SequenceModel):
     """The baseline: t = z, standard normal. ``topography`` only divides t into capsules; its window
     binds no frames.
@@ -201,6 +210,10 @@ class VAE(SequenceModel):
         model.config = networks.config() | {"kind": "VAE"}
         return model
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls.mlp(**_mlp_settings(config))
+
     @property
     def rate(self) -> float:
         return 0.0  # no t of a VAE is expected to move
@@ -236,7 +249,7 @@ class _Networks:
             widths = [hidden] if isinstance(hidden, int) else list(hidden)
         self.widths = [whole_number("hidden", width) for width in widths]
         self.norm = one_of(Norm, "norm", norm)
-        self.likelihood = one_of(Likelihood, "likelihood", likelihood)
+        self.likelihood = Likelihood.of(likelihood)
         self.encoder_fan = one_of(Fan, "encoder_fan", encoder_fan)
         self.decoder_fan = one_of(Fan, "decoder_fan", decoder_fan)
         self.latent_shape = (topography.capsules, *topography.shape)
@@ -266,19 +279,10 @@ class _Networks:
         }
 
 
-MODELS: dict[str, type[TopographicVAE] | type[VAE]] = {
-    "TopographicVAE": TopographicVAE,
-    "VAE": VAE,
-}
-
-
-def from_config(config: dict[str, Any]) -> TopographicVAE | VAE:
-    """A fresh model from the settings that ``mlp`` recorded."""
-    settings = dict(config)
-    kind = MODELS[settings.pop("kind")]
-    topography = settings.pop("topography")
-    settings["topography"] = Topography(
-        **topography | {name: tuple(topography[name]) for name in ("shape", "reach")}
-    )
-    settings["frame_shape"] = tuple(settings["frame_shape"])
-    return kind.mlp(**settings)
+def _mlp_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``mlp`` that ``config`` recorded."""
+    settings = {name: value for name, value in config.items() if name != "kind"}
+    topography = settings["topography"]
+    sides = {name: tuple(topography[name]) for name in ("shape", "reach")}
+    settings["topography"] = Topography(**topography | sides)
+    return settings | {"frame_shape": tuple(settings["frame_shape"])}

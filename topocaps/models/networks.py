@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Distribution, Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 from torch.nn.functional import linear
+
+from topocaps.models.likelihoods import Likelihood
 
 
 class Norm(StrEnum):
@@ -20,13 +22,6 @@ class Norm(StrEnum):
     NONE = "none"
     WEIGHT = "weight"  #: w = g v / |v|, by reparametrisation (Eq. 15)
     PROJECTED = "projected"  #: rows brought back to length 1 after each step
-
-
-class Likelihood(StrEnum):
-    """What a decoder's outputs mean."""
-
-    BERNOULLI = "bernoulli"  #: logits of values in [0, 1]
-    GAUSSIAN = "gaussian"  #: means of values of unit variance
 
 
 class Fan(StrEnum):
@@ -171,11 +166,7 @@ class FrameDecoder(nn.Module):
         t = t.flatten(-self.latent_axes)
         t = t - lead(self.centre, t)
         outputs = self.network(t).to(t.dtype).unflatten(-1, self.frame_shape)
-        pixels = (
-            Bernoulli(logits=outputs, validate_args=False)
-            if self.likelihood is Likelihood.BERNOULLI
-            else Normal(outputs, torch.ones_like(outputs), validate_args=False)
-        )
+        pixels = self.likelihood.distribution(outputs)
         return Independent(pixels, len(self.frame_shape), validate_args=False)
 
 

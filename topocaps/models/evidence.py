@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -106,10 +106,11 @@ def summed_out(log_px: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tens
     return given + left[..., None] * part, p_axis
 
 
+@runtime_checkable
 class LatentModel(Protocol):
     """What the estimators ask of a model."""
 
-    def check(self, x: Tensor) -> None: ...
+    def check(self, x: Tensor, mask: Tensor | None = None) -> None: ...
     def posterior(self, x: Tensor) -> Posterior: ...
     def draw(
         self, x: Tensor, posterior: Posterior, samples: int, mask: Tensor | None = None
@@ -175,15 +176,14 @@ def log_weights(
     Frames that are missing, where ``mask`` (batch, time) is False, weigh nothing.
     """
     samples = whole_number("samples", samples)
-    if not hasattr(model, "posterior"):
+    if not isinstance(model, LatentModel):
         raise BadInput(f"a {type(model).__name__} has no importance weights: ask for its elbo")
     x = zero_missing(x, mask)
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
     at_once = max(1, values_in_memory // x.numel())
-    given = {} if mask is None else {"mask": mask}
     drawn = (
-        model.draw(x, posterior, min(at_once, samples - done), **given).log_weights
+        model.draw(x, posterior, min(at_once, samples - done), mask).log_weights
         for done in range(0, samples, at_once)
     )
     weights = torch.cat(list(drawn))

@@ -1,0 +1,25 @@
+"""Models of sequences: the interface of a family, networks, likelihoods, bounds."""
+
+from topocaps.models import convolutional as convolutional  # joins the table of families
+from topocaps.models.base import GenerativeModel, build, family
+from topocaps.models.evidence import Evidence, Posterior, log_px, log_px_paper
+from topocaps.models.likelihoods import Bernoulli, Gaussian, Likelihood
+from topocaps.models.sequence import SequenceModel
+from topocaps.models.topographic import VAE, TopographicVAE
+
+__all__ = [
+    "VAE",
+    "Bernoulli",
+    "Evidence",
+    "Gaussian",
+    "GenerativeModel",
+    "Likelihood",
+    "Posterior",
+    "SequenceModel",
+    "TopographicVAE",
+    "build",
+    "convolutional",
+    "family",
+    "log_px",
+    "log_px_paper",
+]
