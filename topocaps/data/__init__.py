@@ -1,5 +1,6 @@
 """Sequences to learn from: rendered sprites, transformed MNIST, and arrays of your own."""
 
+from topocaps.data.letter_images import letters
 from topocaps.data.mnist_files import digits, mnist
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.own import MappedSequences, Own, from_images, read, split
@@ -18,6 +19,7 @@ __all__ = [
     "TransformedImages",
     "digits",
     "from_images",
+    "letters",
     "mnist",
     "read",
     "render",
