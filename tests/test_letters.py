@@ -18,7 +18,7 @@ def test_every_fifth_letter_is_held_out_in_all_faces():
 
 
 def test_a_sequence_turns_one_letter_and_comes_round():
-    train, held_out = tc.data.letters()
+    train, _ = tc.data.letters()
     shown = train.draw(20, torch.Generator().manual_seed(0))
     still, turning = shown.factors[..., :3], shown.factors[..., 3]
     assert (still == still[:, :1]).all()

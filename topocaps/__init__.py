@@ -6,10 +6,22 @@ from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
+from topocaps.latents.motion import Grouped, Known, Motion, Unknown
 from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate
-from topocaps.models import VAE, Evidence, Likelihood, TopographicVAE, log_px, log_px_paper
+from topocaps.models import (
+    VAE,
+    Evidence,
+    Likelihood,
+    Past,
+    RandomFrames,
+    RollingVAE,
+    Stretch,
+    TopographicVAE,
+    log_px,
+    log_px_paper,
+)
 from topocaps.references import citation
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
@@ -21,20 +33,28 @@ __all__ = [
     "Adam",
     "BadInput",
     "Evidence",
+    "Grouped",
     "Interrupted",
+    "Known",
     "Likelihood",
+    "Motion",
     "NonFinite",
     "PartWhole",
+    "Past",
     "Precision",
     "ProductOfStudentT",
+    "RandomFrames",
+    "RollingVAE",
     "Run",
     "Sequences",
     "Sgd",
+    "Stretch",
     "TopocapsError",
     "TopographicStudentT",
     "TopographicVAE",
     "Topography",
     "Training",
+    "Unknown",
     "Walk",
     "__version__",
     "capsules",
