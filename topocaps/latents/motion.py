@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput, finite_number, whole_number
+from topocaps.latents.rolling import roll_each
 
 NEAR = 1e-4  # sites: shifts closer than this to a whole number are whole
 
@@ -137,7 +138,7 @@ class Grouped(Motion):
 
 
 class CapsuleMotion(nn.Module):
-    """A `Motion` of capsules of one shape, which applies it to codes and to precisions.
+    """A `Motion` of capsules of one shape, which rolls codes and precisions.
 
     The capsules are rings. Codes are rolled exactly by a whole number of sites, and by Fourier
     phases otherwise: on an odd number of sites, such rolls compose and have inverses. Precisions
@@ -145,7 +146,7 @@ class CapsuleMotion(nn.Module):
 
     >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
     >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
-    >>> moves.apply(code, candidate=0, steps=2)
+    >>> moves.roll(code, candidate=0, steps=2)
     tensor([[0., 0., 1., 0., 0.]])
     """
 
@@ -173,7 +174,7 @@ class CapsuleMotion(nn.Module):
     def __len__(self) -> int:
         return self.log_prior.shape[-1]
 
-    def apply(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
+    def roll(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
         """Return codes as they are ``steps`` frames later: (…, capsules, *shape).
 
         Args:
@@ -184,10 +185,10 @@ class CapsuleMotion(nn.Module):
         """
         return self._roll(code, candidate, steps, fourier=True)
 
-    def apply_precision(
+    def roll_precision(
         self, precision: Tensor, candidate: int | Tensor, steps: int | Tensor
     ) -> Tensor:
-        """Return non-negative numbers as they are ``steps`` frames later, as in ``apply``.
+        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``.
 
         The result is non-negative and keeps the sum over the sites of a capsule.
         """
@@ -210,44 +211,6 @@ class CapsuleMotion(nn.Module):
                 by = shifts[..., axis].to(values.dtype)
                 values = roll_each(values, by, axis - axes, self.fractional[axis], fourier)
         return values
-
-
-def roll_each(
-    values: Tensor, shifts: Tensor, dim: int, fractional: bool, fourier: bool = False
-) -> Tensor:
-    """Roll each slice of ``values`` along ``dim`` by its own shift.
-
-    Args:
-        values: tensor whose axis ``dim`` is rolled.
-        shifts: sites, broadcast with ``values``; of length 1 along ``dim``.
-        fractional: whether shifts may be no whole numbers.
-        fourier: shift the phases of the Fourier transform instead of interpolating linearly.
-
-    >>> roll_each(torch.eye(3)[:2], torch.tensor([[1.0], [0.5]]), -1, fractional=True)
-    tensor([[0.0000, 1.0000, 0.0000],
-            [0.0000, 0.5000, 0.5000]])
-    """
-    sites = values.shape[dim]
-    below = shifts.floor()
-    shape = [1] * values.ndim
-    shape[dim] = sites
-    site = torch.arange(sites, device=values.device).reshape(shape)
-    index = (site - below.long()).remainder(sites).expand(values.shape)
-    rolled = values.gather(dim, index)
-    if not fractional:
-        return rolled
-    part = shifts - below
-    if fourier:
-        return torch.where(part == 0, rolled, _phase_shift(values, shifts, dim))
-    return (1 - part) * rolled + part * values.gather(dim, (index - 1).remainder(sites))
-
-
-def _phase_shift(values: Tensor, shifts: Tensor, dim: int) -> Tensor:
-    sites = values.shape[dim]
-    waves = torch.fft.rfftfreq(sites, device=values.device, dtype=values.dtype)
-    angle = -2 * math.pi * shifts.movedim(dim, -1) * waves
-    spectrum = torch.fft.rfft(values.movedim(dim, -1)) * torch.complex(angle.cos(), angle.sin())
-    return torch.fft.irfft(spectrum, n=sites).movedim(-1, dim)
 
 
 def motion_settings(motion: Motion) -> dict[str, Any] | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,50 +16,13 @@ from topocaps.latents.motion import CapsuleMotion, Known, Motion, motion_from, m
 from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import GenerativeModel, Noise, family
 from topocaps.models.evidence import kl_to_standard_normal, log_ratio_to_standard_normal
+from topocaps.models.experts import perceptrons, product_of_experts, rolled_back
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, paper_widths
+from topocaps.models.networks import paper_widths
 from topocaps.models.prediction import PredictedFrames
+from topocaps.models.rolling_evidence import RollingEvidence
 from topocaps.models.rolling_stream import RollingStream
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
-
-LARGEST = 8.0  # magnitude of the log-precision of a frame
-
-
-@dataclass(frozen=True)
-class RollingEvidence:
-    """Terms of the bound on log p(x_1..S) in nats, each (batch, time).
-
-    ``kl`` is that of the code of the sequence (and of its motion, if that is unknown), divided
-    equally among the present frames. So the sum of ``elbo`` over time is the sequence's bound.
-    """
-
-    log_px_given_t: Tensor
-    kl: Tensor
-
-    @property
-    def elbo(self) -> Tensor:
-        """log p(x|t) - KL for every frame."""
-        return self.log_px_given_t - self.kl
-
-    @property
-    def objective(self) -> Tensor:
-        """Quantity that training maximises: ``elbo``."""
-        return self.elbo
-
-
-class ExpertEncoder(GaussianEncoder):
-    """What one frame says of the code that it shows: a mean and a precision for every site.
-
-    The network gives the mean and the log-precision, which is kept within -8 and 8.
-    """
-
-    def distribution(self, outputs: Tensor) -> Normal:
-        mean, log_precision = outputs.chunk(2, -1)
-        return Normal(
-            mean.unflatten(-1, self.latent_shape),
-            log_precision.clamp(-LARGEST, LARGEST).mul(-0.5).exp().unflatten(-1, self.latent_shape),
-            validate_args=False,
-        )
 
 
 @family
@@ -147,20 +108,13 @@ class RollingVAE(GenerativeModel):
             likelihood: what the decoder's outputs mean.
         """
         motion, visible = motion or Known(), visible or Stretch()
-        pixels, *widths = paper_widths(tuple(frame_shape), topography.latents)
+        _, *widths = paper_widths(tuple(frame_shape), topography.latents)
         if hidden is not None:
             widths = list(hidden) if isinstance(hidden, Iterable) else [hidden]
         widths = [whole_number("hidden", width) for width in widths]
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
-        encoder = _layers([pixels, *widths, 2 * topography.latents])
-        decoder = _layers([topography.latents, *reversed(widths), pixels])
-        model = cls(
-            ExpertEncoder(encoder, len(frame_shape), latent),
-            FrameDecoder(decoder, tuple(frame_shape), len(latent), kind),
-            topography,
-            motion,
-            visible,
-        )
+        networks = perceptrons(tuple(frame_shape), latent, widths, kind)
+        model = cls(*networks, topography, motion, visible)
         settings = motion_settings(motion), visible_settings(visible)
         if None not in settings and topography.is_plain:
             model.config = {
@@ -236,26 +190,16 @@ class RollingVAE(GenerativeModel):
         t = q.mean + q.stddev * (torch.randn_like(q.mean[0]) if noise is None else noise)
         log_px = self._log_px(x, t, mask)  # candidates batch time
         if len(self.motions) == 1:
-            log_px, kl = log_px[0], kl_to_standard_normal(q, self._axes)[0]
-        else:
-            log_weights = self._log_weights(q, t, log_px)
-            p_motion = log_weights.softmax(0).detach()[..., None]
-            log_px = torch.where(p_motion > 0, p_motion * log_px, 0.0).sum(0)
-            kl = log_px.sum(-1) - log_weights.logsumexp(0)
-        share = torch.ones_like(log_px) if mask is None else mask.to(log_px.dtype)
-        share = share / share.sum(-1, keepdim=True).clamp_min(1)
-        return RollingEvidence(log_px, kl[..., None] * share)
+            kl = kl_to_standard_normal(q, self._axes)
+            return RollingEvidence.of_sequence(log_px[0], kl[0], mask)
+        return RollingEvidence.of_motions(log_px, self._log_weights(q, t, log_px), mask)
 
     def posteriors(self, x: Tensor, visible: Tensor) -> Normal:
         """Return q(t|x) at frame 0 for every candidate motion: (candidates, batch, capsules, …)."""
-        q = self.z_given_x(x)
+        lag = torch.arange(x.shape[1], device=x.device)
+        experts = rolled_back(self.z_given_x(x), self.motions, self._candidates, lag)
         seen = visible.reshape(*visible.shape, *(1,) * self._axes)
-        precision = torch.where(seen, q.variance.reciprocal(), 0.0)
-        back = -torch.arange(x.shape[1], device=x.device)
-        precision = self.motions.apply_precision(precision, self._candidates, back)
-        mean = self.motions.apply(q.mean, self._candidates, back)
-        total = 1 + precision.sum(2)  # the prior is an expert of mean 0
-        return Normal((precision * mean).sum(2) / total, total.rsqrt(), validate_args=False)
+        return product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
 
     @property
     def _candidates(self) -> Tensor:
@@ -280,7 +224,7 @@ class RollingVAE(GenerativeModel):
     def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int]) -> Tensor:
         """Return the code of frame 0, (…, capsules, *shape), at other frames: (…, lags, …)."""
         steps = torch.tensor(list(lags), device=t.device)
-        return self.motions.apply(t.unsqueeze(-1 - self._axes), candidate, steps)
+        return self.motions.roll(t.unsqueeze(-1 - self._axes), candidate, steps)
 
     def given(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Check frames and mask; return the frames, zero where missing, and which are present."""
@@ -392,13 +336,6 @@ class RollingVAE(GenerativeModel):
         t = torch.randn(n, *self.noise_shapes[0], dtype=like.dtype, device=like.device)
         candidate = Categorical(logits=like).sample(torch.Size((n,)))
         return self.decode(self.at(t, candidate[:, None], range(frames)))
-
-
-def _layers(widths: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(widths):
-        layers += [Linear(inputs, outputs), nn.SiLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def _all_frames(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from topocaps.errors import BadInput, whole_number
+from topocaps.models.experts import product_of_experts, rolled_back
 from topocaps.models.prediction import PredictedFrames
 
 if TYPE_CHECKING:
@@ -27,40 +28,37 @@ class RollingStream:
     def __init__(self, model: RollingVAE) -> None:
         self.model = model
         self.frames = 0  #: frames so far
-        self._precision: Tensor | None = None  # candidates batch capsules *shape
-        self._weighted: Tensor | None = None  # sum of the rolled precisions times the means
+        # of rolled precisions, and of these times the means: (candidates, batch, capsules, *shape)
+        self._sums: tuple[Tensor, Tensor] | None = None
         self._seen: list[Tensor] = []
 
     @torch.no_grad()
     def __call__(self, frame: Tensor) -> Tensor:
         model, x = self.model, frame[:, None]
         model.check(x)
-        if self._precision is not None and self._precision.shape[1] != len(frame):
+        if self._sums is not None and (size := self._sums[0].shape[1]) != len(frame):
             raise BadInput(
-                f"a stream must keep its batch size: this one has {self._precision.shape[1]} "
-                f"sequences, the frame {len(frame)}"
+                f"a stream must keep its batch size: this one has {size} sequences, the frame "
+                f"{len(frame)}"
             )
-        expert = model.z_given_x(x[:, 0])
         candidates = torch.arange(len(model.motions), device=x.device)[:, None]
-        precision = expert.variance.reciprocal()
-        precision = model.motions.apply_precision(precision, candidates, -self.frames)
-        weighted = precision * model.motions.apply(expert.mean, candidates, -self.frames)
-        first = self._precision is None or self._weighted is None
-        self._precision = 1 + precision if first else self._precision + precision
-        self._weighted = weighted if first else self._weighted + weighted
+        expert = model.z_given_x(x[:, 0])
+        precision, weighted = rolled_back(expert, model.motions, candidates, self.frames)
+        if self._sums is not None:
+            precision, weighted = self._sums[0] + precision, self._sums[1] + weighted
+        self._sums = precision, weighted
         self.frames += 1
         if len(model.motions) > 1:
             self._seen.append(x)
         q, candidate = self.posteriors(), self.motion().logits.argmax(-1)
         t = q.mean[candidate, torch.arange(len(x), device=x.device)]
-        return model.motions.apply(t, candidate, self.frames - 1)
+        return model.motions.roll(t, candidate, self.frames - 1)
 
     def posteriors(self) -> Normal:
         """Return q(t|frames so far) at frame 0, for every candidate motion."""
-        if self._precision is None or self._weighted is None:
+        if self._sums is None:
             raise BadInput("the stream has no frames yet: call it with a frame first")
-        mean = self._weighted / self._precision
-        return Normal(mean, self._precision.rsqrt(), validate_args=False)
+        return product_of_experts(*self._sums)
 
     @torch.no_grad()
     def motion(self) -> Categorical:
