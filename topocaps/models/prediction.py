@@ -13,6 +13,8 @@ from torch.distributions import Categorical, Distribution, Normal
 if TYPE_CHECKING:
     from topocaps.models.rolling import RollingVAE
 
+AT_ONCE = 16_000_000  # values of decoded frames
+
 
 class PredictedFrames(Distribution):
     """Distribution of the frames at ``lags`` from the first frame of a sequence.
@@ -61,8 +63,9 @@ class PredictedFrames(Distribution):
         the posterior. Its expectation is at most the log-probability, and approaches it as
         ``samples`` grows.
         """
-        drawn = [self._decoded(1).log_prob(value)[0].sum(-1) for _ in range(self.samples)]
-        return torch.stack(drawn).logsumexp(0) - math.log(self.samples)
+        parts = chunks(self.samples, self.batch_shape.numel() * self.event_shape.numel())
+        drawn = torch.cat([self._decoded(count).log_prob(value).sum(-1) for count in parts])
+        return drawn.logsumexp(0) - math.log(self.samples)
 
     def _decoded(self, n: int) -> Distribution:
         """Return the decoder's distribution at n samples of the code: (n, batch, lags, *frame)."""
@@ -74,3 +77,13 @@ class PredictedFrames(Distribution):
             self.model.at(t, candidate[..., None], self.lags)
         )
         return found
+
+
+def chunks(samples: int, size: int) -> list[int]:
+    """Divide samples, of ``size`` values each, into numbers that are decoded at once.
+
+    >>> chunks(5, AT_ONCE // 2)
+    [2, 2, 1]
+    """
+    at_once = max(1, AT_ONCE // size)
+    return [min(at_once, samples - done) for done in range(0, samples, at_once)]

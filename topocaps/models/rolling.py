@@ -19,7 +19,7 @@ from topocaps.models.evidence import kl_to_standard_normal, log_ratio_to_standar
 from topocaps.models.experts import perceptrons, product_of_experts, rolled_back
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import paper_widths
-from topocaps.models.prediction import PredictedFrames
+from topocaps.models.prediction import PredictedFrames, chunks
 from topocaps.models.rolling_evidence import RollingEvidence
 from topocaps.models.rolling_stream import RollingStream
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
@@ -212,12 +212,12 @@ class RollingVAE(GenerativeModel):
         return 1 + len(self.topography.shape)
 
     def _log_px(self, x: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
-        """Return log p(x_l|t) for every candidate motion and its t: (candidates, batch, time)."""
+        """Return log p(x_l|t) for each candidate motion and its t: (…, candidates, batch, time)."""
         log_px = self.x_given_t(self.at(t, self._candidates, range(x.shape[1]))).log_prob(x)
         return log_px if mask is None else torch.where(mask, log_px, 0.0)
 
     def _log_weights(self, q: Normal, t: Tensor, log_px: Tensor) -> Tensor:
-        """Return log p(v) p(x, t|v) / q(t|v) of every candidate motion v: (candidates, batch)."""
+        """Return log p(v) p(x, t|v) / q(t|v) of each candidate motion v: (…, candidates, batch)."""
         ratio = log_ratio_to_standard_normal(q, t, self._axes)
         return self.motions.log_prior[:, None] + log_px.sum(-1) + ratio
 
@@ -247,11 +247,11 @@ class RollingVAE(GenerativeModel):
         samples = whole_number("samples", samples)
         x, present = self.given(x, mask)
         q = self.posteriors(x, present)
-        drawn = []
-        for _ in range(samples):
-            t = q.mean + q.stddev * torch.randn_like(q.mean)
-            drawn.append(self._log_weights(q, t, self._log_px(x, t, mask)).logsumexp(0))
-        bound = torch.stack(drawn).logsumexp(0) - math.log(samples)
+        weights = []
+        for count in chunks(samples, x.numel() * len(self.motions)):
+            t = q.mean + q.stddev * torch.randn_like(q.mean.expand(count, *q.mean.shape))
+            weights.append(self._log_weights(q, t, self._log_px(x, t, mask)).logsumexp(1))
+        bound = torch.cat(weights).logsumexp(0) - math.log(samples)
         return bound / present.sum(1)
 
     @torch.no_grad()
