@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Normal
 
+from topocaps.errors import BadInput, whole_number
+
 if TYPE_CHECKING:
     from topocaps.models.rolling import RollingVAE
 
@@ -34,7 +36,11 @@ class PredictedFrames(Distribution):
         samples: int = 100,
     ) -> None:
         self.model, self.q, self.motion = model, q, motion
-        self.lags, self.samples = list(lags), samples
+        self.lags, self.samples = list(lags), whole_number("samples", samples)
+        if not self.lags:
+            raise BadInput("lags must name at least one frame")
+        if not all(isinstance(lag, int) for lag in self.lags):
+            raise BadInput(f"lags must be whole numbers of frames, not {self.lags}")
         candidates = torch.arange(q.mean.shape[0], device=q.mean.device)[:, None, None]
         each = model.decode(model.at(q.mean, candidates, self.lags))  # candidates batch lags *frame
         weight = motion.probs.mT.reshape(*each.shape[:2], *(1,) * (each.ndim - 2))

@@ -317,7 +317,7 @@ class RollingVAE(GenerativeModel):
         """
         x, present = self.given(x, mask)
         q = self.posteriors(x, present)
-        lags = range(x.shape[1]) if lags is None else list(lags)
+        lags = range(x.shape[1]) if lags is None else lags
         return PredictedFrames(self, q, self.motion_of(x, q, mask), lags, samples)
 
     def fill(self, x: Tensor, mask: Tensor) -> Tensor:
