@@ -4,27 +4,33 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.latents.motion import CapsuleMotion, motion_from, motion_settings
+from topocaps.latents.motion import (
+    CapsuleMotion,
+    Grouped,
+    Known,
+    Motion,
+    Unknown,
+    motion_from,
+    motion_settings,
+)
 
 DOUBLE = {"dtype": torch.float64}
 #: (motion, capsules, shape)
 MOTIONS = {
-    "known": (tc.motions.Known(1), 3, (4,)),
-    "backwards": (tc.motions.Known(-2), 1, (5,)),
-    "fractional": (tc.motions.Known(0.3), 2, (5,)),
-    "second axis": (tc.motions.Known(1.7, axis=1), 2, (4, 3)),
-    "direction": (tc.motions.Unknown((-1, 1)), 2, (6,)),
-    "speeds": (tc.motions.Unknown((-0.5, 0, 0.5, 2)), 2, (7,)),
-    "axes": (tc.motions.Unknown((-1, 1), axes=(0, 1)), 1, (3, 4)),
+    "known": (Known(1), 3, (4,)),
+    "backwards": (Known(-2), 1, (5,)),
+    "fractional": (Known(0.3), 2, (5,)),
+    "second axis": (Known(1.7, axis=1), 2, (4, 3)),
+    "direction": (Unknown((-1, 1)), 2, (6,)),
+    "speeds": (Unknown((-0.5, 0, 0.5, 2)), 2, (7,)),
+    "axes": (Unknown((-1, 1), axes=(0, 1)), 1, (3, 4)),
     "grouped": (
-        tc.motions.Grouped(
-            (1, 2, 1), (tc.motions.Known(0), tc.motions.Unknown((-1, 0.4)), tc.motions.Known(1))
-        ),
+        Grouped((1, 2, 1), (Known(0), Unknown((-1, 0.4)), Known(1))),
         4,
         (5,),
     ),
     "two unknown": (
-        tc.motions.Grouped((1, 1), (tc.motions.Unknown((1, 2)), tc.motions.Unknown((-1, 1)))),
+        Grouped((1, 1), (Unknown((1, 2)), Unknown((-1, 1)))),
         2,
         (5,),
     ),
@@ -74,7 +80,7 @@ def test_whole_rolls_are_those_of_torch(motion, capsules, shape):
 def test_fractional_rolls_shift_every_wave():
     place = torch.arange(7, **DOUBLE)
     wave = torch.cos(2 * torch.pi * 3 * place / 7)
-    moves = CapsuleMotion(tc.motions.Known(0.4), 1, (7,)).double()
+    moves = CapsuleMotion(Known(0.4), 1, (7,)).double()
     shifted = torch.cos(2 * torch.pi * 3 * (place - 1.2) / 7)
     torch.testing.assert_close(moves.roll(wave[None], 0, 3), shifted[None])
 
@@ -118,7 +124,7 @@ def test_settings_give_the_motion_back(motion, capsules, shape):
 
 
 def test_a_group_that_stands_still_stays():
-    motion = tc.motions.Grouped((1, 1), (tc.motions.Known(0), tc.motions.Known(1)))
+    motion = Grouped((1, 1), (Known(0), Known(1)))
     moves, code = made(motion, 2, (5,))
     rolled = moves.roll(code, 0, 2)
     assert torch.equal(rolled[:, 0], code[:, 0])
@@ -128,49 +134,49 @@ def test_a_group_that_stands_still_stays():
 @pytest.mark.parametrize(
     ("motion", "capsules", "shape", "message"),
     [
-        (lambda: tc.motions.Unknown((1, 1)), 1, (5,), "candidate motions 0 and 1 are the same"),
-        (lambda: tc.motions.Unknown((-2, 3)), 1, (5,), "are the same on rings"),
+        (lambda: Unknown((1, 1)), 1, (5,), "candidate motions 0 and 1 are the same"),
+        (lambda: Unknown((-2, 3)), 1, (5,), "are the same on rings"),
         (
-            lambda: tc.motions.Unknown((0, 1), (0, 1)),
+            lambda: Unknown((0, 1), (0, 1)),
             1,
             (5, 5),
             "candidate motions 0 and 2 are the same",
         ),
         (
-            lambda: tc.motions.Known(1, axis=1),
+            lambda: Known(1, axis=1),
             1,
             (5,),
             "axis 1 needs capsules with it: these have 1 axis",
         ),
-        (lambda: tc.motions.Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
+        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
         (
-            lambda: tc.motions.Known(0.5),
+            lambda: Known(0.5),
             1,
             (6,),
             "fractional velocities need an odd number of sites",
         ),
         (
-            lambda: tc.motions.Grouped((1, 2), (tc.motions.Known(), tc.motions.Known(0))),
+            lambda: Grouped((1, 2), (Known(), Known(0))),
             4,
             (5,),
             "1, 2 capsules make 3",
         ),
         (
-            lambda: tc.motions.Grouped((1, 2), (tc.motions.Known(),)),
+            lambda: Grouped((1, 2), (Known(),)),
             3,
             (5,),
             "2 sizes and 1 motions",
         ),
         (
-            lambda: tc.motions.Grouped((0,), (tc.motions.Known(),)),
+            lambda: Grouped((0,), (Known(),)),
             3,
             (5,),
             "a group's size must be a whole number",
         ),
-        (lambda: tc.motions.Unknown(()), 1, (5,), "at least one velocity and one axis"),
-        (lambda: tc.motions.Known(float("nan")), 1, (5,), "velocity must be a finite number"),
+        (lambda: Unknown(()), 1, (5,), "at least one velocity and one axis"),
+        (lambda: Known(float("nan")), 1, (5,), "velocity must be a finite number"),
         (
-            lambda: tc.motions.Known(1, axis=-1),
+            lambda: Known(1, axis=-1),
             1,
             (5,),
             "an axis must be a whole number of at least 0",
@@ -184,13 +190,13 @@ def test_motions_that_cannot_be_are_refused_in_a_sentence(motion, capsules, shap
 
 
 def test_parts_of_frames_are_refused():
-    moves, code = made(tc.motions.Known(1), 1, (5,))
+    moves, code = made(Known(1), 1, (5,))
     with pytest.raises(tc.BadInput, match="whole number of frames"):
         moves.roll(code, 0, torch.tensor(0.5))
 
 
 def test_a_motion_of_your_own_has_no_settings():
-    class Still(tc.motions.Motion):
+    class Still(Motion):
         def candidates(self, capsules, axes):
             return torch.zeros(1, capsules, axes, dtype=torch.float64)
 
@@ -200,6 +206,6 @@ def test_a_motion_of_your_own_has_no_settings():
     moves, code = made(Still(), 2, (4,))
     assert torch.equal(moves.roll(code, 0, 3), code)
     assert motion_settings(Still()) is None
-    assert motion_settings(tc.motions.Grouped((1,), (Still(),))) is None
+    assert motion_settings(Grouped((1,), (Still(),))) is None
     with pytest.raises(tc.BadInput, match="knows no motion of kind 'Still'"):
         motion_from({"kind": "Still"})

@@ -8,18 +8,26 @@ from topocaps.training.descent import Means
 from torch import nn
 
 import topocaps as tc
+from topocaps.latents.motion import Grouped, Known, Unknown
 from topocaps.models.base import build
-from topocaps.models.visible import VisibleFrames, visible_from, visible_settings
+from topocaps.models.visible import (
+    Past,
+    RandomFrames,
+    Stretch,
+    VisibleFrames,
+    visible_from,
+    visible_settings,
+)
 from topocaps.training.stack import Stack, by_architecture
 from topocaps.training.watching import Silent
 
 ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
 POLICIES = [
-    tc.visible.Stretch(),
-    tc.visible.Stretch(2, 4),
-    tc.visible.RandomFrames(1, 3),
-    tc.visible.RandomFrames(9),
-    tc.visible.Past(2),
+    Stretch(),
+    Stretch(2, 4),
+    RandomFrames(1, 3),
+    RandomFrames(9),
+    Past(2),
 ]
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
 
@@ -44,7 +52,7 @@ def test_visible_frames_are_present_and_of_every_number_that_is_allowed(policy, 
 
 def test_a_stretch_has_no_gaps_among_the_present_frames_and_lies_anywhere():
     present = torch.tensor([True, False, True, True, True, False, True]).expand(500, 7)
-    visible = tc.visible.Stretch(2, 3).choose(torch.rand(500, 7, 2), present)[:, present[0]]
+    visible = Stretch(2, 3).choose(torch.rand(500, 7, 2), present)[:, present[0]]
     jumps = visible.int().diff(prepend=torch.zeros(500, 1, dtype=torch.int), dim=1)
     assert ((jumps == 1).sum(1) == 1).all()
     assert visible[:, 0].any() and visible[:, -1].any()
@@ -52,14 +60,12 @@ def test_a_stretch_has_no_gaps_among_the_present_frames_and_lies_anywhere():
 
 def test_the_past_is_the_first_present_frames():
     present = torch.tensor([False, True, True, False, True, True]).expand(300, 6)
-    visible = tc.visible.Past(1, 3).choose(torch.rand(300, 6, 2), present)[:, present[0]]
+    visible = Past(1, 3).choose(torch.rand(300, 6, 2), present)[:, present[0]]
     assert (visible.int().diff(dim=1) <= 0).all() and visible[:, 0].all()
 
 
 def test_random_frames_are_equally_often_visible():
-    visible = tc.visible.RandomFrames(2, 2).choose(
-        torch.rand(20_000, 5, 2), some(20_000, *range(5))
-    )
+    visible = RandomFrames(2, 2).choose(torch.rand(20_000, 5, 2), some(20_000, *range(5)))
     assert ((visible.float().mean(0) - 0.4).abs() < 0.02).all()
 
 
@@ -73,9 +79,9 @@ def test_the_largest_number_below_1_is_in_range(policy):
 
 def test_policies_that_cannot_be_are_refused():
     with pytest.raises(tc.BadInput, match="most must be at least least=3, not 2"):
-        tc.visible.Stretch(3, 2)
+        Stretch(3, 2)
     with pytest.raises(tc.BadInput, match="least must be a whole number"):
-        tc.visible.Past(0)
+        Past(0)
 
     class Own(VisibleFrames):
         def among(self, uniform, present, count, total):
@@ -87,7 +93,7 @@ def test_policies_that_cannot_be_are_refused():
 
 
 def test_training_asks_for_frames_that_are_not_visible():
-    model, x = rolling(visible=tc.visible.Past(1, 1)), frames()
+    model, x = rolling(visible=Past(1, 1)), frames()
     noise = [torch.randn(2, 5, *shape, dtype=x.dtype) for shape in model.noise_shapes]
     drawn = iter(noise)
     found = model.evidence(x, lambda like: next(drawn))
@@ -134,7 +140,7 @@ def test_samples_have_the_mean_that_the_posterior_gives_them(motion, shape):
 
 def test_the_posterior_over_motions_follows_the_frames():
     """A model that knows how its frames look tells which way they went."""
-    model = rolling(tc.motions.Unknown((-1, 1)), (5,))
+    model = rolling(Unknown((-1, 1)), (5,))
     shown = model.decode(model.at(2 * torch.randn(8, 2, 5).double(), 1, range(5)))
     p = model.motion(shown).probs
     torch.testing.assert_close(p.sum(1), torch.ones(8).double())
@@ -143,7 +149,7 @@ def test_the_posterior_over_motions_follows_the_frames():
 
 
 def test_drawn_codes_are_encoded_to_codes_and_samples_are_frames():
-    model = rolling(tc.motions.Unknown((-1, 1)))
+    model = rolling(Unknown((-1, 1)))
     x = model.sample(3, frames=7)
     assert x.shape == (3, 7, *FRAME) and 0 <= x.min() <= x.max() <= 1
     t = model.encode(x)
@@ -159,9 +165,9 @@ def single(seed=0, **settings):
 
 
 MOTIONS = [
-    tc.motions.Known(1),
-    tc.motions.Unknown((-1, 1)),
-    tc.motions.Grouped((1, 1), (tc.motions.Known(0), tc.motions.Unknown((-0.5, 1)))),
+    Known(1),
+    Unknown((-1, 1)),
+    Grouped((1, 1), (Known(0), Unknown((-0.5, 1)))),
 ]
 
 
@@ -185,7 +191,7 @@ def test_training_resumes_bit_for_bit_and_its_folder_is_loaded(motion, tmp_path)
 def test_training_learns_to_predict_patterns_that_it_never_saw():
     patterns = 3 * torch.randn(264, 5)
     x = torch.stack([patterns.roll(lag, 1) for lag in range(5)], 1)[:, :, None, None]
-    capsules, visible = tc.Topography(2, (5,)), tc.visible.Stretch(1)
+    capsules, visible = tc.Topography(2, (5,)), Stretch(1)
     model = tc.RollingVAE.mlp((1, 1, 5), capsules, 16, visible=visible, likelihood="gaussian")
     training = tc.Training(tc.Adam(1e-2), batch=16, epochs=1, epoch_size=16 * 150)
     tc.fit(model, x[64:], training=training, device="cpu", watcher=Silent())
@@ -216,15 +222,15 @@ def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
 
 
 def test_models_of_different_motions_are_not_one_stack():
-    one, other = single(motion=tc.motions.Known(1)), single(motion=tc.motions.Known(0.5))
+    one, other = single(motion=Known(1)), single(motion=Known(0.5))
     assert by_architecture([one, other]) == [[0], [1]]
 
 
 @every_model
 def test_a_config_builds_the_model_again(motion, shape):
-    model = rolling(motion, shape, visible=tc.visible.RandomFrames(2, 3), likelihood="gaussian")
+    model = rolling(motion, shape, visible=RandomFrames(2, 3), likelihood="gaussian")
     again = build(model.config)
-    assert again.config == model.config and again.visible == tc.visible.RandomFrames(2, 3)
+    assert again.config == model.config and again.visible == RandomFrames(2, 3)
     again.double().load_state_dict(model.state_dict())
     x = frames()
     assert torch.equal(again.encode(x), model.encode(x))
@@ -274,8 +280,8 @@ def test_bad_input_gets_one_sentence(use, message):
     ("settings", "message"),
     [
         (dict(topography=tc.Topography(2, (5,), cyclic=False)), "capsules that are rings"),
-        (dict(motion=tc.motions.Known(1, axis=1)), "axis 1 needs capsules with it"),
-        (dict(motion=tc.motions.Unknown((-4, 1))), "are the same on rings of"),
+        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules with it"),
+        (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
         (dict(hidden=0), "hidden must be a whole number"),
     ],
 )
