@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,17 +49,11 @@ class Better:
         return self.this, self.that
 
     def judge(self, measured: Measured) -> Verdict:
-        shown, good = [], []
-        for number in (*self.higher, *self.lower):
-            these, those = measured(self.this, number), measured(self.that, number)
-            if not these or not those:
-                return Verdict("", None)
-            sides = (self.this, number, these), (self.that, number, those)
-            more, less = sides if number in self.higher else sides[::-1]
-            good.append(_is_more(measured, more, less))
-            values = " against ".join(number.write(statistics.mean(v)) for v in (these, those))
-            shown.append(f"{number.label} {values}")
-        return Verdict("; ".join(shown), _verdict(good))
+        sides = (
+            ((self.this, number), (self.that, number), number in self.higher)
+            for number in (*self.higher, *self.lower)
+        )
+        return _compared(measured, sides, "{0.label} {1} against {3}")
 
 
 @dataclass(frozen=True)
@@ -107,18 +101,10 @@ class Above:
         return self.this, self.that or self.this
 
     def judge(self, measured: Measured) -> Verdict:
-        that = self.that or self.this
-        shown, good = [], []
-        for number, than in self.pairs:
-            these, those = measured(self.this, number), measured(that, than)
-            if not these or not those:
-                return Verdict("", None)
-            good.append(_is_more(measured, (self.this, number, these), (that, than, those)))
-            shown.append(
-                f"{number.label} {number.write(statistics.mean(these))} against "
-                f"{than.label} {than.write(statistics.mean(those))}"
-            )
-        return Verdict("; ".join(shown), _verdict(good))
+        sides = (
+            ((self.this, number), (self.recipes[1], other), True) for number, other in self.pairs
+        )
+        return _compared(measured, sides, "{0.label} {1} against {2.label} {3}")
 
 
 @dataclass(frozen=True)
@@ -216,6 +202,25 @@ class Distance:
                 spread = max(own or 0.0, published, 0.5 * 10.0**-number.digits)
                 found.append(abs(statistics.mean(values) - mean) / spread)
         return (statistics.mean(found), len(found)) if found else None
+
+
+def _compared(
+    measured: Measured,
+    sides: Iterable[tuple[tuple[BaseRecipe, Quantity], tuple[BaseRecipe, Quantity], bool]],
+    text: str,
+) -> Verdict:
+    """Judge pairs of numbers, of which the first should be the higher, or else the lower."""
+    shown, good = [], []
+    for first, second, is_higher in sides:
+        these, those = measured(*first), measured(*second)
+        if not these or not those:
+            return Verdict("", None)
+        ordered = (*first, these), (*second, those)
+        more, less = ordered if is_higher else ordered[::-1]
+        good.append(_is_more(measured, more, less))
+        one, other = (number.write(statistics.mean(values)) for _, number, values in ordered)
+        shown.append(text.format(first[1], one, second[1], other))
+    return Verdict("; ".join(shown), _verdict(good))
 
 
 def _verdict(good: Sequence[bool | None]) -> str:

@@ -15,6 +15,7 @@ from topocaps.io import make_folder, read_json, write_json
 from topocaps.papers.recipes import RECIPES
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
+from topocaps.training.store import differences
 
 #: Key of a result. It lists the extra metrics that were not measured, as no table showed them.
 DEFERRED = "put_off"
@@ -58,7 +59,11 @@ class Results:
             return True
         if self.short:
             return False
-        changes = "; ".join(_differences(found.get("settings"), recipe.identity())[:3])
+        now = json.loads(json.dumps(recipe.identity()))  # JSON has no tuples
+        changes = "; ".join(
+            f"{path or 'its settings'} {_said(before)} then, {_said(after)} now"
+            for path, before, after in differences(found.get("settings"), now)[:3]
+        )
         raise BadInput(
             f"{path} was made with other settings than {recipe.name} has now ({changes}): remove "
             "it and its run, or choose another --out and another --runs"
@@ -179,19 +184,6 @@ def length_of(found: dict[str, Any]) -> str:
     """Return the epochs of a result, after those of the run that it started from."""
     start = found.get("start")
     return f"{start['epochs']} and {found['epochs']}" if start else str(found["epochs"])
-
-
-def _differences(then: Any, now: Any, path: str = "") -> list[str]:
-    """Name the settings that differ; one that is absent has its neutral value."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            text
-            for key in sorted(then.keys() | now.keys())
-            for text in _differences(then.get(key), now.get(key), f"{path}.{key}".lstrip("."))
-        ]
-    if json.dumps(then) == json.dumps(now):  # JSON has no tuples
-        return []
-    return [f"{path or 'its settings'} was {_said(then)}, is now {_said(now)}"]
 
 
 def _said(value: Any) -> str:
