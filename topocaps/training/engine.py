@@ -99,7 +99,7 @@ class Engine:
         self.stride = 1 if self.device.type == "cpu" else 100
 
     def advance(self, first: int, count: int, steps: int) -> list[dict[str, float]]:
-        """Run ``count`` of ``steps`` steps from step ``first``; return the terms' sums by model."""
+        """Run ``count`` of ``steps`` from step ``first``; return each model's summed terms."""
         self.step.fill_(first - 1)
         for part in self.parts:
             part.sums.zero_()
