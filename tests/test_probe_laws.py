@@ -8,6 +8,7 @@ import torch
 from references import DOUBLE, assert_same, normal
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
+from test_disentanglement import perfect
 
 from topocaps.metrics import (
     accuracy_by_labels,
@@ -16,8 +17,10 @@ from topocaps.metrics import (
     neighbour_agreement,
     pooled,
     specialisation,
+    topographic_smoothness,
 )
 from topocaps.metrics.capsules import AffineCopies
+from topocaps.metrics.disentanglement import factor_vae_score
 
 # Probes -------------------------------------------------------------------------------------------
 
@@ -120,3 +123,33 @@ def test_a_template_is_a_copy_where_it_is_nearer_than_nearly_all_strangers():
     assert AffineCopies(errors).share(strangers) == pytest.approx(2 / 3)
     assert AffineCopies(errors + 0.02 * (errors < 0.1)).share(strangers) == 0
     assert AffineCopies(3 - 3 * torch.eye(2)).nearest.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (5,)])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_smoothness_is_the_mean_correlation_of_neighbours(shape, cyclic):
+    """On a sheet, two sites of an axis are neighbours once; round the ends, twice."""
+    t = normal(6, 3, 2, *shape)
+    sites, found = t.flatten(0, 1).numpy(), []
+    for capsule, *place in product(range(2), *map(range, shape)):
+        for axis, length in enumerate(shape):
+            following = place.copy()
+            following[axis] = (place[axis] + 1) % length
+            if cyclic or following[axis]:
+                two = (
+                    sites[(slice(None), capsule, *place)],
+                    sites[(slice(None), capsule, *following)],
+                )
+                found.append(np.corrcoef(*two)[0, 1])
+    observed = topographic_smoothness(t, permutations=1, cyclic=cyclic).observed
+    assert observed == pytest.approx(np.mean(found), rel=1e-9)
+
+
+def test_the_score_of_a_factor_is_the_share_of_its_tests_that_are_right():
+    """What was learnt counts, not what would have been best: of one vote, little is learnt."""
+    codes, factors = perfect()
+    for seed in range(5):
+        found = factor_vae_score(codes, factors, batch=30, votes=1, tests=6000, seed=seed)
+        assert found.value < 0.7
+        mean = sum(found.by_factor.values()) / 3
+        assert mean == pytest.approx(found.value, abs=0.03)  # factors are drawn alike
