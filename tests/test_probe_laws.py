@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from test_disentanglement import perfect
 
+import topocaps as tc
 from topocaps.metrics import (
     accuracy_by_labels,
     axis_moved,
@@ -17,6 +18,7 @@ from topocaps.metrics import (
     neighbour_agreement,
     pooled,
     specialisation,
+    strongest_images,
     topographic_smoothness,
 )
 from topocaps.metrics.capsules import AffineCopies
@@ -106,6 +108,21 @@ def test_the_agreement_of_neighbours_is_counted_pair_by_pair():
     assert found.observed == pytest.approx(agree / len(pairs), rel=1e-9)
     assert (found.p_value * 20) == pytest.approx(round(found.p_value * 20))
     assert neighbour_agreement(torch.zeros(3, 3), permutations=19).p_value == 1
+
+
+class Reads(tc.VAE):
+    """Latents are the pixels."""
+
+    def encode(self, x, sample=False):
+        return x
+
+
+@pytest.mark.parametrize("batch", [2, 3, 7, 100])
+def test_the_strongest_image_of_every_site_has_its_number_in_batches_of_any_size(batch):
+    images = torch.rand(7, 1, 2, 3, 4)
+    model = Reads.mlp((2, 3, 4), tc.Topography(2, (3, 4)), hidden=(2,))
+    found = strongest_images(model, tc.Sequences.of(images), batch=batch)
+    assert torch.equal(found, images[:, 0].argmax(0))
 
 
 @pytest.mark.parametrize("noise, found", [(0.5, 0), (2.5, -1)])
