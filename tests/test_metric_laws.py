@@ -267,6 +267,11 @@ def test_the_interval_of_a_ratio_has_the_quantiles_of_resamples(ones):
     assert (62 * low, 62 * high) == pytest.approx(resampled.ppf([0.025, 0.975]))
 
 
+def test_one_resample_has_no_width():
+    low, high = Mean(normal(9), normal(9).exp()).interval(draws=1)
+    assert low == high
+
+
 def test_a_ratio_of_several_parts_is_the_mean_of_their_ratios():
     values, weights = normal(8, 3), normal(8, 3).exp()
     wanted = (values.sum(0) / weights.sum(0)).mean().item()
