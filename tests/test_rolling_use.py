@@ -8,6 +8,7 @@ from torch import nn
 
 import topocaps as tc
 from topocaps.models.base import build
+from topocaps.models.convolutional import ConvDecoder, ConvEncoder
 from topocaps.models.visible import VisibleFrames, visible_from, visible_settings
 from topocaps.training.descent import Means
 from topocaps.training.stack import Stack, by_architecture
@@ -237,6 +238,22 @@ def test_networks_of_your_own():
     assert model.config is None
     run = tc.fit(model, frames(8).float(), training=ADAM, device="cpu", watcher=Silent())
     assert run.model.encode(frames().float()).shape == (2, 5, 2, 5)
+
+
+def test_convolutional_networks():
+    frame, capsules = (3, 16, 16), tc.Topography(2, (5,))
+    networks = ConvEncoder(frame, (2, 5), (4, 8)), ConvDecoder(frame, (2, 5), (4, 8))
+    model = tc.RollingVAE(*networks, capsules, tc.Unknown((-1, 1)))
+    x = torch.rand(6, 5, *frame)
+    tc.fit(model, x, epochs=1, batch=3, device="cpu", watcher=Silent())
+    assert model.frame_shape == frame and model.predict(x, some(6, 1, 2)).mean.shape == x.shape
+
+
+def test_training_can_be_planned_without_values():
+    """Memory is planned on a device that holds shapes only."""
+    model = single(motion=tc.Unknown((-1, 1))).to("meta")
+    found = model.evidence(torch.empty(3, 5, *FRAME, device="meta"))
+    assert found.elbo.shape == (3, 5)
 
 
 # --- bad input ----------------------------------------------------------------------------------
