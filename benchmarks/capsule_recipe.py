@@ -14,8 +14,8 @@ import torch
 
 from topocaps.data.mnist_files import digit_splits
 from topocaps.data.moved import MovedDigits
-from topocaps.examine.part_whole import accuracy, bounds
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
+from topocaps.study.evaluation.part_whole import accuracy, bounds
 from topocaps.training.engine import Engine
 
 BASE = find("capsules/mnist")

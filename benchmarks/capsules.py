@@ -12,7 +12,7 @@ from engine import digits
 
 from topocaps.capsules import optimise
 from topocaps.data.moved import MovedDigits, rotated_up_to
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
 from topocaps.training.engine import Engine
 from topocaps.training.run import describe_device
 

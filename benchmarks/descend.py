@@ -1,5 +1,5 @@
-"""The kernel that moves weights inside their gradient's product, alone: layers of MNIST's and of
-dSprites' size, by how much of a weight a program moves.
+"""Speed of the kernel that updates weights inside their gradient's product, for the layers of MNIST
+and dSprites, by the tile of a weight that a program updates.
 
 python benchmarks/descend.py > benchmarks/results/descend-h200.json
 """
@@ -14,7 +14,7 @@ import torch
 
 import topocaps as tc
 from topocaps.training import kernels
-from topocaps.training.layers import aligned
+from topocaps.training.updates.layers import aligned, padded
 
 MODELS = 15
 #: rows, inputs and outputs of the large layers: both first encoders', the decoder's last
@@ -28,20 +28,16 @@ TILES = ((64, 128, 4), (128, 64, 4), (64, 256, 8), (32, 256, 4))
 STEPS = 200
 
 
-def wide(width):
-    return -(-width // 16) * 16
-
-
 def seconds(rows, inputs, outputs):
     """Of a step of all models."""
     make = lambda *shape: torch.randn(MODELS, *shape, device="cuda")  # noqa: E731
-    x, dy = make(rows, wide(inputs)).bfloat16(), make(rows, wide(outputs)).bfloat16()
+    x, dy = make(rows, padded(inputs)).bfloat16(), make(rows, padded(outputs)).bfloat16()
     weight, moment = (aligned(make(outputs, inputs)) for _ in range(2))
-    coarse = make(wide(outputs), wide(inputs)).bfloat16()
+    weight_bf16 = make(padded(outputs), padded(inputs)).bfloat16()
     size, spread = torch.full((MODELS,), 1e-6, device="cuda"), torch.ones((), device="cuda")
 
     def step():
-        kernels.descend(tc.Sgd(1e-6), x, dy, weight, [moment], coarse, size, spread)
+        kernels.update_weight(tc.Sgd(1e-6), x, dy, weight, [moment], weight_bf16, size, spread)
 
     step()
     graph = torch.cuda.CUDAGraph()

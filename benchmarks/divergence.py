@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from topocaps.data import mnist, sprites
-from topocaps.recipes import RECIPES
+from topocaps.papers.recipes import RECIPES
 from topocaps.training.engine import Engine
 from topocaps.training.run import describe_device
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from topocaps.arithmetic import steady_arithmetic
 from topocaps.data import TransformedImages, sprites
+from topocaps.device import steady_arithmetic
 from topocaps.models import VAE
-from topocaps.recipes import dsprites
-from topocaps.recipes.mnist import FINAL
+from topocaps.papers.recipes import dsprites
+from topocaps.papers.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
-from topocaps.training.precision import Precision
 from topocaps.training.run import describe_device
+from topocaps.training.settings import Precision
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference

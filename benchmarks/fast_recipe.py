@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import topocaps as tc
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
 from topocaps.training.engine import Engine
 
 COLUMNS = {name: find(f"mnist/letter/tvae-{name}") for name in ("1_2", "5_36")}
@@ -65,8 +65,8 @@ def run(setting, sequences, validation, device):
     compiling = device == "cuda"
     engine = Engine(models, sequences, [0] * len(models), training, compiling=compiling)
     (part,) = engine.parts
-    if len(setting.factors) > 1:  # only the GPU's descent has rates for members
-        part.descent.relative_rates.copy_(torch.tensor([factor for _, factor in members]))
+    if len(setting.factors) > 1:  # only the fused update has learning rates for members
+        part.update.relative_rates.copy_(torch.tensor([factor for _, factor in members]))
     step, busy = 0, 0.0
     for mark in (round(part * setting.steps) for part in setting.marks):
         while step < mark:

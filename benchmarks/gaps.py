@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 import topocaps as tc
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
 from topocaps.training.loop import train
 
 RECIPE = find("sprites/tvae")

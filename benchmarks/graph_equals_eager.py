@@ -23,14 +23,14 @@ import topocaps as tc
 from topocaps.data import TransformedImages
 from topocaps.data.moved import MovedDigits
 from topocaps.models.networks import Norm
-from topocaps.recipes import find
-from topocaps.recipes.mnist import FINAL
+from topocaps.papers.recipes import find
+from topocaps.papers.recipes.mnist import FINAL
 from topocaps.training.engine import Engine
-from topocaps.training.factored import Turn, descend
-from topocaps.training.layers import PART, aligned
 from topocaps.training.loop import train
 from topocaps.training.memory import plan
 from topocaps.training.stack import DeviceRandomness
+from topocaps.training.updates.fused import RadialCorrection, update_weight
+from topocaps.training.updates.layers import PART, aligned, padded
 from topocaps.training.watching import Silent
 
 FRAME = (3, 28, 28)
@@ -152,30 +152,32 @@ def kernel(rule, turned, shortened, sizes):
     """Largest relative difference of what one step leaves, GPU kernel against plain products."""
     torch.manual_seed(0)
     models, rows, inputs, outputs = sizes
-    wide, high = (-(-width // 16) * 16 for width in (inputs, outputs))
+    wide, high = (padded(width) for width in (inputs, outputs))
     x, dy = (torch.randn(models, rows, width).bfloat16() for width in (wide, high))
     x[..., inputs:], dy[..., outputs:] = 0, 0
     weight = aligned(torch.randn(models, outputs, inputs))
     moments = [aligned(torch.rand(models, outputs, inputs)) for _ in rule.MOMENTS]
     coarse = torch.zeros(models, high, wide, dtype=torch.bfloat16)
     size, spread = torch.rand(models), torch.tensor(1.3)
-    shorter = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0])[:models] if shortened else None
-    turn = None
+    factors = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0])[:models] if shortened else None
+    correction = None
     if turned:
         parts = -(-inputs // PART)
-        turn = Turn(torch.randn(models, outputs), torch.zeros(models, parts, outputs))
+        correction = RadialCorrection(
+            torch.randn(models, outputs), torch.zeros(models, parts, outputs)
+        )
     left = []
     for device in ("cpu", "cuda"):
         w, *m = (aligned(value.to(device)) for value in (weight, *moments))
         c = coarse.clone().to(device)
-        there = Turn(*(v.clone().to(device) for v in turn)) if turn else None
+        moved = correction and RadialCorrection(*(v.clone().to(device) for v in correction))
         kind = torch.float32 if device == "cpu" else torch.bfloat16  # in which products are
-        descend(
+        update_weight(
             rule, x.to(device, kind), dy.to(device, kind), w, m, c,
             size.to(device), spread.to(device),
-            None if shorter is None else shorter.to(device), there,
+            None if factors is None else factors.to(device), moved,
         )  # fmt: skip
-        left.append([w, *m, c.float(), *([there.squares.sum(1)] if there else [])])
+        left.append([w, *m, c.float(), *([moved.squares.sum(1)] if moved else [])])
     return max(
         ((a.cpu() - b.cpu()).norm() / a.cpu().norm()).item() for a, b in zip(*left, strict=True)
     )

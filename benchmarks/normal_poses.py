@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 
 import topocaps as tc
-from topocaps.arithmetic import steady_arithmetic
-from topocaps.recipes import find
+from topocaps.device import steady_arithmetic
+from topocaps.papers.recipes import find
 from topocaps.training.watching import Silent
 
 RATES = (3e-4, 1e-3, 3e-3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from topocaps import Precision, Topography, cli
-from topocaps.training.factored import Factored
+from topocaps.training.updates.fused import FusedUpdate
 
 #: (topography, frames): windows and reaches odd and even, S = D and S != D, one axis and two.
 TOPOGRAPHIES = {
@@ -104,7 +104,7 @@ def _threads():
 
 
 @pytest.fixture
-def factored_anywhere(monkeypatch):
-    """The descent of bf16, also where a CPU has no instructions for it."""
+def fused_anywhere(monkeypatch):
+    """Use the fused update for bf16, even on a CPU without instructions for it."""
     suits = staticmethod(lambda stack, training: training.precision is Precision.BF16)
-    monkeypatch.setattr(Factored, "suits", suits)
+    monkeypatch.setattr(FusedUpdate, "suits", suits)

@@ -6,13 +6,14 @@ from scipy import stats
 from torch.distributions import Normal, RelaxedBernoulli
 
 from topocaps.capsules import (
-    Belief,
     Capsules,
     Connection,
     PartWhole,
+    PartWholeSettings,
     Poses,
     poses,
 )
+from topocaps.capsules.settings import TIGHTEST
 
 REJECT = 1e-5  # each test of draws fails a correct sampler this often at most; seeds are fixed
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -28,7 +29,8 @@ def normal(*shape):
 def link_of(parents=2, children=3, temperature=1.0, **settings):
     """A connection of which no two numbers are alike."""
     base = poses.scaled(0.43).double()
-    link = Connection(parents, children, base, temperature=temperature, **settings).double()
+    settings = PartWholeSettings(temperature=temperature, **settings)
+    link = Connection(parents, children, base, settings, stand=False).double()
     for parameter in (link.affinity, link.presence, link.spread, link.offsets):
         parameter.data = normal(*parameter.shape)
     return link
@@ -88,7 +90,7 @@ def expected_by_hand(link, parents, i, j):
     pose = torch.cat([parents.poses[i - 1], torch.zeros(2, **DOUBLE), -torch.ones(1, **DOUBLE)])
     whole = torch.eye(3, **DOUBLE) + pose.view(3, 3)
     whole = whole + torch.diag(torch.tensor([0.0, 0.0, 1.0], **DOUBLE))
-    c = link.tightest + link.spread[i - 1, j].exp().log1p()
+    c = TIGHTEST + link.spread[i - 1, j].exp().log1p()
     return as_pose(whole @ square(link.offsets[i - 1, j])), c
 
 
@@ -111,18 +113,16 @@ def joint_by_hand(link, parents, children, s):
     return whole
 
 
-def believed(model, x, numbers):
-    """Beliefs and draws of all layers, wholes first, from below (Figure 2)."""
-    left, beliefs, layers = iter(numbers), [], []
+def inferred(model, x, numbers):
+    """Posteriors and draws of all layers, wholes first, from below (Figure 2)."""
+    left, posteriors, layers = iter(numbers), [], []
     for encoder in (model.part_encoder, *reversed(model.whole_encoders)):
-        belief = encoder(layers[-1] if layers else x)
+        posterior = encoder(layers[-1] if layers else x)
         presence = next(left)
-        if model.poses_are is Poses.DELTA:
-            belief = Belief(belief.logits, belief.poses, None)
-            where = belief.poses
-        else:
-            where = belief.poses + belief.spread * next(left)
+        where = posterior.poses
+        if model.poses_are is Poses.NORMAL:
+            where = where + posterior.spread * next(left)
         logistic = torch.special.ndtr(presence).logit()
-        beliefs.append(belief)
-        layers.append(Capsules((belief.logits + logistic) / model.temperature, where))
-    return beliefs[::-1], layers[::-1]
+        posteriors.append(posterior)
+        layers.append(Capsules((posterior.logits + logistic) / model.temperature, where))
+    return posteriors[::-1], layers[::-1]

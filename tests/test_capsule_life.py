@@ -8,12 +8,12 @@ import pytest
 import torch
 from small_capsules import (
     DOUBLE,
-    believed,
     both_poses,
     capsules_of,
     drawn_for,
     given,
     images_of,
+    inferred,
     link_of,
     model_of,
 )
@@ -36,7 +36,7 @@ def test_shares_are_of_parts_that_are_there():
     model = model_of((3, 4))
     x, numbers = images_of(model, 3, 2), drawn_for(model, 3, 2)
     found = model.evidence(x, given(numbers))
-    beliefs, (wholes, parts) = believed(model, x, numbers)
+    posteriors, (wholes, parts) = inferred(model, x, numbers)
     taken = torch.zeros(4, **DOUBLE)
     for place in product(range(3), range(2)):
         for j in range(4):
@@ -47,7 +47,7 @@ def test_shares_are_of_parts_that_are_there():
     torch.testing.assert_close(found.clutter, shares[0].expand(3, 2))
     largest = shares[1:].max() / shares[1:].sum()
     torch.testing.assert_close(found.largest_share, largest.expand(3, 2))
-    logits = beliefs[0].logits.flatten(0, 1).detach().numpy()
+    logits = posteriors[0].logits.flatten(0, 1).detach().numpy()
     assert found.logit_spread[0, 0].item() == pytest.approx(logits.std(0).mean())
     torch.testing.assert_close(found.parts_on, parts.presences.sum(-1))
     torch.testing.assert_close(found.wholes_on, wholes.presences.sum(-1))
@@ -84,7 +84,7 @@ def lively(model):
     """Presences of wholes that vary over images, each about as often there as not."""
     last = model.whole_encoders[0].presence[-1]
     last.weight.normal_().mul_(30)
-    last.bias -= model.believe(images_of(model, 64))[0].logits.mean(0)
+    last.bias -= model.encode(images_of(model, 64))[0].logits.mean(0)
     return model
 
 
@@ -139,9 +139,9 @@ def test_a_whole_that_takes_all_is_seen_behind_clutter_and_with_a_dead_top():
 def test_shares_of_parts_of_which_none_is_there_are_finite():
     model = model_of((3, 4))
     x = images_of(model, 2, 1)
-    wholes, parts = model.believe(x)
+    wholes, parts = model.encode(x)
     gone = Capsules(torch.full_like(parts.logits, -1e4), parts.poses)
-    found = model.bound(x, (wholes, parts), (wholes.values(1.0), gone))
+    found = model.bound(x, (wholes, parts), (wholes.mode(1.0), gone))
     assert found.clutter.isfinite().all() and found.largest_share.isfinite().all()
 
 
@@ -149,7 +149,8 @@ def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
     for poses_are, said in (("delta", "value (no bound) "), ("normal", "elbo ")):
         model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1, poses_are=poses_are)
         run = tc.fit(model, torch.rand(8, 1, 1, 8, 8), epochs=1, batch=4, watcher=Silent())
-        assert model.summary(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
+        assert model.summary(run.history[-1]).startswith(said)
+        assert model.is_bound == (said == "elbo ")
 
 
 def test_what_is_of_capsules_that_roll_is_refused_by_name():
@@ -174,15 +175,15 @@ def test_what_is_drawn_can_be_looked_at():
     assert scene.x.max() == 1 and model(scene.x[:, None]).elbo.isfinite().all()
 
 
-def test_of_a_scene_that_turns_the_turn_is_inferred_or_asked_for():
+def test_the_rotation_of_a_scene_is_inferred_for_encoding_and_required_for_its_density():
     model = PartWhole((1, 12, 12), sizes=(2, 3), width=8, depth=1, turns=4)
     scene = model.sample(3)
     x = scene.x[:, None]
-    for mine, theirs in zip(model.believe(x), model.believe(x, model.upright(x)), strict=True):
+    for mine, theirs in zip(model.encode(x), model.encode(x, model.infer_rotation(x)), strict=True):
         assert torch.equal(mine.logits, theirs.logits)
-    with pytest.raises(BadInput, match="give the turn"):
+    with pytest.raises(BadInput, match="needs the rotation"):
         model.log_density(scene.layers, scene.x)
-    assert model.log_density(scene.layers, scene.x, scene.turn).isfinite().all()
+    assert model.log_density(scene.layers, scene.x, scene.rotation).isfinite().all()
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -241,9 +242,9 @@ def test_bad_images_are_refused_by_a_sentence(x, why):
 
 
 @pytest.mark.parametrize("x, why", bad_images().values(), ids=bad_images())
-def test_nothing_is_believed_of_bad_images(x, why):
+def test_bad_images_are_not_encoded(x, why):
     with pytest.raises(BadInput, match=why):
-        model_of((2, 3), (1, 4, 6)).believe(x)
+        model_of((2, 3), (1, 4, 6)).encode(x)
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (0, 3), (3, 0), (2, -1, 3), (True, 2), "23", None])

@@ -38,7 +38,7 @@ def test_where_a_parent_expects_a_child_is_one_plus_its_pose_times_the_offset():
 def test_one_map_after_another_is_a_product_of_matrices():
     first, then = normal(4, 6), normal(4, 6)
     wanted = square(then) @ square(first)
-    torch.testing.assert_close(square(poses.after(first, then)), wanted, **EXACT)
+    torch.testing.assert_close(square(poses.compose(first, then)), wanted, **EXACT)
 
 
 def test_the_inverse_of_a_pose_is_the_inverse_matrix():

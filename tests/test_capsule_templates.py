@@ -142,7 +142,7 @@ def test_a_pose_that_moves_moves_the_picture(moved, frame):
     """Pixels of the new picture come from where the inverse map says."""
     templates, pose = smooth_templates(frame), torch.tensor([0.8, 0.1, 0.05, -0.1, 0.7, 0.1])
     before = templates(at(pose))
-    after = templates(at(poses.after(pose, moved)))
+    after = templates(at(poses.compose(pose, moved)))
     back = torch.linalg.inv(square(moved.double()))
     points = grid(*frame[1:]).double()
     looked_up = points @ back[:2, :2].mT + back[:2, 2]
@@ -154,12 +154,12 @@ def test_a_pose_that_moves_moves_the_picture(moved, frame):
 def test_a_turned_pose_turns_the_picture_counter_clockwise_as_seen():
     templates, pose = smooth_templates((1, 64, 64)), torch.tensor([0.8, 0.1, 0.05, -0.1, 0.7, 0.1])
     before = templates(at(pose))
-    quarter = templates(at(poses.after(pose, poses.rotated(math.pi / 2))))
+    quarter = templates(at(poses.compose(pose, poses.rotated(math.pi / 2))))
     torch.testing.assert_close(quarter, before.rot90(1, (-2, -1)), rtol=0, atol=1e-5)
     angle = 0.6
     places = turned(64, 64, torch.tensor(angle), torch.tensor(1.0)).double()
     wanted = grid_sample(before[None], places[None], align_corners=False)[0]
-    found = templates(at(poses.after(pose, poses.rotated(angle))))
+    found = templates(at(poses.compose(pose, poses.rotated(angle))))
     torch.testing.assert_close(found, wanted, rtol=0, atol=0.012)
 
 
@@ -189,7 +189,7 @@ def test_a_map_of_the_wholes_is_the_same_map_of_the_parts_they_expect(layers):
     for link in links:
         link.offsets.data = normal(*link.offsets.shape)
     wholes, one = normal(2, 6), poses.scaled(1.0).double()
-    moved = poses.after(one + wholes, MAPS["a shear and a scale"].double()) - one
+    moved = poses.compose(one + wholes, MAPS["a shear and a scale"].double()) - one
 
     def parts(found):
         for link in links:
@@ -197,5 +197,5 @@ def test_a_map_of_the_wholes_is_the_same_map_of_the_parts_they_expect(layers):
             found = link.means(above)[..., 1, :, :].detach()  # as the first whole expects them
         return found
 
-    wanted = poses.after(parts(wholes), MAPS["a shear and a scale"].double())
+    wanted = poses.compose(parts(wholes), MAPS["a shear and a scale"].double())
     torch.testing.assert_close(parts(moved), wanted)

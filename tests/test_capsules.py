@@ -9,12 +9,12 @@ from scipy import stats
 from small_capsules import (
     DOUBLE,
     REJECT,
-    believed,
     both_poses,
     capsules_of,
     drawn_for,
     given,
     images_of,
+    inferred,
     is_zero,
     model_of,
     normal,
@@ -22,8 +22,8 @@ from small_capsules import (
 from torch.distributions import Bernoulli, Normal, RelaxedBernoulli
 
 from topocaps.capsules import (
-    Belief,
     Capsules,
+    LayerPosterior,
     Poses,
     concrete,
 )
@@ -76,12 +76,13 @@ def test_the_value_with_drawn_kls_is_the_one_with_closed_kls_in_expectation():
     numbers = drawn_for(model, draws, 1)
     with torch.no_grad():
         found = model.evidence(x.expand(draws, -1, -1, -1, -1), given(numbers))
-        beliefs, layers = believed(model, x.expand(draws, -1, -1, -1, -1), numbers)
+        posteriors, layers = inferred(model, x.expand(draws, -1, -1, -1, -1), numbers)
         log_q = [
-            belief.log_density(values, 0.7) for belief, values in zip(beliefs, layers, strict=True)
+            posterior.log_density(values, 0.7)
+            for posterior, values in zip(posteriors, layers, strict=True)
         ]
         value = model.log_density(layers, x) - sum(log_q)
-        torch.testing.assert_close(model.bound(x, beliefs, layers, drawn_kl=True).elbo, value)
+        torch.testing.assert_close(model.bound(x, posteriors, layers, drawn_kl=True).elbo, value)
         drawn = log_q[0] - log_prior_by_hand(model, layers[0])
     assert value.std() > 0.1
     assert is_zero(value - found.elbo) and is_zero(drawn - found.kl_wholes)
@@ -91,14 +92,16 @@ def test_the_value_with_drawn_kls_is_the_one_with_closed_kls_in_expectation():
     torch.testing.assert_close(found.elbo, found.objective)
 
 
-def test_the_density_of_a_normal_belief_is_that_of_its_draws():
-    belief = Belief(normal(3), normal(3, 6), normal(3, 6).exp())
-    values = belief.draw(normal(3), normal(3, 6), 0.5)
+def test_the_density_of_a_normal_posterior_is_that_of_its_draws():
+    posterior = LayerPosterior(normal(3), normal(3, 6), normal(3, 6).exp())
+    values = posterior.draw(given([normal(3), normal(3, 6)]), 0.5)
     t = values.presences
-    known = RelaxedBernoulli(torch.tensor(0.5, **DOUBLE), logits=belief.logits)
+    known = RelaxedBernoulli(torch.tensor(0.5, **DOUBLE), logits=posterior.logits)
     wanted = known.log_prob(t) + (t * (1 - t)).log()
-    wanted = wanted + Normal(belief.poses, belief.spread).log_prob(values.poses).sum(-1)
-    torch.testing.assert_close(belief.log_density(values, 0.5), wanted.sum(), rtol=1e-8, atol=1e-8)
+    wanted = wanted + Normal(posterior.poses, posterior.spread).log_prob(values.poses).sum(-1)
+    torch.testing.assert_close(
+        posterior.log_density(values, 0.5), wanted.sum(), rtol=1e-8, atol=1e-8
+    )
 
 
 def wide_model():
@@ -136,8 +139,8 @@ def test_the_bound_lies_below_the_evidence_and_importance_weights_reach_it():
         draws = 20_000
         many_x, numbers = x.expand(draws, -1, -1, -1, -1), drawn_for(model, draws, 1)
         elbo = model.evidence(many_x, given(numbers)).elbo
-        beliefs, layers = believed(model, many_x, numbers)
-        log_q = sum(one.log_density(two, 1.0) for one, two in zip(beliefs, layers, strict=True))
+        posteriors, layers = inferred(model, many_x, numbers)
+        log_q = sum(one.log_density(two, 1.0) for one, two in zip(posteriors, layers, strict=True))
         reached, other = log_mean((model.log_density(layers, x) - log_q)[:, 0])
     bound, spread = elbo.mean().item(), elbo.std().item() / draws**0.5
     assert error < 0.01 and spread < 0.02 and other < 0.05
@@ -153,7 +156,7 @@ def test_with_delta_poses_the_value_lacks_their_entropy(temperature):
     x = images_of(model, 3, 2)
     numbers = drawn_for(model, 3, 2)
     found = model.evidence(x, given(numbers))
-    (wholes, parts), layers = believed(model, x, numbers)
+    (wholes, parts), layers = inferred(model, x, numbers)
     log_q = concrete.log_density(layers[1].logits, parts.logits, temperature).sum(-1)
     kl_parts = log_q - model.links[0].log_density(*layers)
     prior = torch.tensor(math.log(0.1 / 0.9), **DOUBLE)
@@ -177,8 +180,8 @@ def test_any_number_of_layers_has_a_finite_bound_that_every_parameter_feels(size
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all() and parameter.grad.abs().max() > 0, name
-    believed_sizes = [belief.logits.shape[-1] for belief in model.believe(x)]
-    assert believed_sizes == list(sizes)
+    encoded = [posterior.logits.shape[-1] for posterior in model.encode(x)]
+    assert encoded == list(sizes)
 
 
 @both_poses
@@ -214,13 +217,13 @@ def test_a_picture_has_its_bound_whatever_stands_beside_it():
 
 
 @both_poses
-def test_what_is_believed_is_drawn_when_the_noise_is_zero(poses_are):
+def test_encode_returns_the_posteriors_of_draws_without_noise(poses_are):
     model = model_of((2, 2, 3), poses_are=poses_are, temperature=0.7)
     x = images_of(model, 3)
-    wanted, _ = believed(
+    wanted, _ = inferred(
         model, x, [torch.zeros(3, *shape, **DOUBLE) for shape in model.noise_shapes]
     )
-    for found, one in zip(model.believe(x), wanted, strict=True):
+    for found, one in zip(model.encode(x), wanted, strict=True):
         torch.testing.assert_close(found.logits, one.logits)
         torch.testing.assert_close(found.poses, one.poses)
         assert (found.spread is None) == (poses_are is Poses.DELTA)

@@ -10,18 +10,22 @@ import torch
 
 import topocaps as tc
 from topocaps.capsules.model import SMITH_2020
+from topocaps.data.affnist import TIELEMAN_2013, affnist
 from topocaps.data.mnist_files import LECUN_1998
-from topocaps.data.moved import TIELEMAN_2013, affnist
 from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites
 from topocaps.integrations import torchmetrics as adapted
 from topocaps.latents.topography import KELLER_2021
-from topocaps.metrics.disentanglement import CHEN_2018, EASTWOOD_2018, KIM_2018, KUMAR_2018
+from topocaps.metrics.attribute_predictability import KUMAR_2018
+from topocaps.metrics.dci_scores import EASTWOOD_2018
+from topocaps.metrics.factor_vae import KIM_2018
 from topocaps.metrics.lie import GRUVER_2022
+from topocaps.metrics.mutual_information import CHEN_2018
 from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import BURDA_2016
 from topocaps.models.topographic import KINGMA_2014
-from topocaps.recipes import DATA, RECIPES
+from topocaps.papers.recipes import RECIPES
 from topocaps.references import TOPOCAPS, cites, references
+from topocaps.study.data import DATA
 from topocaps.training.watching import Silent
 
 CITATION = (Path(__file__).parents[1] / "CITATION.cff").read_text()

@@ -8,15 +8,18 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps import cli, study
-from topocaps.recipes import Splits, find
+from topocaps import cli
+from topocaps.papers.recipes import find
+from topocaps.study.data import Splits
+from topocaps.study.report import compare
+from topocaps.study.runs import evaluate_run
 
 TINY = ["--epochs", "2", "--set", "resolution=8", "--set", "epoch_size=24", "--set", "hidden=16"]
 
 
 def measure_few(patch):
-    patch.setattr("topocaps.examine.topographic.SOME", 10)
-    patch.setattr("topocaps.recipes.data.SOME", 10)
+    patch.setattr("topocaps.study.evaluation.topographic.SOME", 10)
+    patch.setattr("topocaps.study.data.SOME", 10)
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +196,7 @@ def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
 
 def test_demo_compares_two_models(tmp_path, monkeypatch, command):
     small = [word for word in TINY if "=" in word] + ["training.epochs=1"]
-    monkeypatch.setattr(study, "find", lambda name: find(name).change(small))
+    monkeypatch.setattr(cli, "find", lambda name: find(name).change(small))
     code, out, err = command("demo", "--out", tmp_path / "demo")
     assert code == 0
     assert "sprites/tvae, untrained" in out and str(tmp_path / "demo" / "report.html") in out
@@ -214,11 +217,10 @@ def test_a_map_of_single_images_reports_what_it_has(tmp_path):
     splits = Splits(still, still, "noise", "test images", None)
     small = ["reach=3,3", "topography.shape=4,4", "training.epochs=1", "hidden=8", "batch=20"]
     recipe = find("mnist/submission/torus").change(small)
-    settings = {"name": recipe.name, "data": {"kind": "noise"}, "unseen_window": None}
     model = recipe.build(still.frame_shape, 0)
-    tc.fit(model, still, training=recipe.training, out=tmp_path, settings=settings)
-    run = study.evaluate_run(tmp_path, "cpu", splits=splits)
-    labels = [row[0] for row in study.compare([run])[1:]]
+    tc.fit(model, still, training=recipe.training, out=tmp_path, settings=recipe.to_json())
+    run = evaluate_run(tmp_path, "cpu", splits=splits)
+    labels = [row[0] for row in compare([run])[1:]]
     assert "neighbours of one class" in labels and not {"E_eq", "gain, mean"} & set(labels)
     assert {f.stem for f in run.folder.figures.iterdir()} == {"torus", "topography", "history"}
 

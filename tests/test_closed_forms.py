@@ -20,9 +20,10 @@ from torch.distributions import (
 )
 
 from topocaps import ProductOfStudentT, TopographicStudentT, Topography
-from topocaps.capsules import Belief, Capsules, concrete
+from topocaps.capsules import Capsules, LayerPosterior, concrete
 from topocaps.capsules.layers import log_normal
-from topocaps.evidence import (
+from topocaps.latents.student_t import studentize
+from topocaps.models.evidence import (
     Draws,
     Posterior,
     kl_to_standard_normal,
@@ -34,7 +35,6 @@ from topocaps.evidence import (
     paper_estimate,
     summed_out,
 )
-from topocaps.latents.student_t import studentize
 
 # Densities and divergences ------------------------------------------------------------------------
 
@@ -70,12 +70,14 @@ FORMS = {
     "binary concrete density": (concrete.log_density(VALUE, LOGITS, 0.7), relaxed(0.7)),
     "binary concrete density, wide": (concrete.log_density(VALUE, LOGITS, 2.5), relaxed(2.5)),
     "probability of a certain presence": (
-        concrete.log_chance(CERTAIN, LOGITS, 0.7),
+        concrete.log_prob(CERTAIN, LOGITS, 0.7),
         Bernoulli(logits=LOGITS).log_prob((VALUE > 0).double()),
     ),
-    "chance of a relaxed presence": (concrete.log_chance(VALUE, LOGITS, 0.7), relaxed(0.7)),
-    "density of a belief": (
-        Belief(LOGITS[..., 0], Q.mean, Q.stddev).log_density(Capsules(VALUE[..., 0], VALUE), 0.7),
+    "chance of a relaxed presence": (concrete.log_prob(VALUE, LOGITS, 0.7), relaxed(0.7)),
+    "density of a layer's posterior": (
+        LayerPosterior(LOGITS[..., 0], Q.mean, Q.stddev).log_density(
+            Capsules(VALUE[..., 0], VALUE), 0.7
+        ),
         relaxed(0.7, LOGITS[..., 0], VALUE[..., 0]).sum(-1) + Q.log_prob(VALUE).sum((-2, -1)),
     ),
     "a draw of a presence": (

@@ -11,11 +11,12 @@ from torch import nn
 
 import topocaps as tc
 from topocaps.models.networks import Fan, Linear, Norm
-from topocaps.recipes import RECIPES, Recipe, editions, find
-from topocaps.recipes.judging import Distance
-from topocaps.recipes.tables import Number
-from topocaps.results import Results
-from topocaps.results_page import _in_two_groups
+from topocaps.papers.judging import Distance
+from topocaps.papers.page import _in_two_groups
+from topocaps.papers.recipes import RECIPES, editions, find
+from topocaps.papers.results import Results
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import Recipe
 from topocaps.training import Precision, Sgd
 
 RESULTS = Results(Path(__file__).parents[1] / "results")
@@ -215,7 +216,7 @@ def test_settings_that_cannot_be_are_refused(settings, says):
 
 
 def test_convolutional_models_have_an_epsilon_and_their_own_initialisation():
-    recipe = find("sprites/tvae").change(["convolutional=true", "epsilon=1e-6"])
+    recipe = find("sprites/tvae").change(["hidden=none", "convolutional=true", "epsilon=1e-6"])
     assert recipe.build((1, 32, 32), seed=0).epsilon.item() == pytest.approx(1e-6)
     with pytest.raises(tc.BadInput, match="initialised as PyTorch"):
         recipe.change(["decoder_fan=out"])
@@ -248,7 +249,10 @@ def test_the_distance_of_a_table_is_in_units_of_the_larger_spread(tmp_path):
         Results(tmp_path),
         find("mnist/submission/tvae-5_36"),
     )  # −184.7 ± .7, 3,149.6 ± 20.8
-    numbers = (Number("", ("log_px_paper",), 1), Number("", ("equivariance_error",), 0))
+    numbers = (
+        Quantity(("log_px_paper",), "", 1),
+        Quantity(("equivariance_error",), "", 0),
+    )
     distance = Distance((recipe,), numbers)
     assert distance.of(results) is None
     for seed, (likelihood, error) in enumerate(

@@ -7,12 +7,12 @@ import torch
 from test_training import ADAM, FRAME, SGD, TOPOGRAPHY, StopAt, assert_same, frames, model, weights
 
 import topocaps as tc
-from topocaps.arithmetic import seeded
+from topocaps.device import seeded
 from topocaps.latents.stack import TopographyStack
-from topocaps.training.descent import Plain
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.stack import by_architecture
+from topocaps.training.updates.autograd import AutogradUpdate
 from topocaps.training.watching import Silent
 
 
@@ -261,14 +261,14 @@ def test_a_program_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
 
     plain = Engine([model()], tc.Sequences.of(frames()), [0], SGD)
     expected = plain.advance(1, 3, 10)
-    original = Plain.compile
+    original = AutogradUpdate.compile
 
     def compile(self, on=True):
         original(self, False)
         if on:
             self._bound = _no_compiler
 
-    monkeypatch.setattr(Plain, "compile", compile)
+    monkeypatch.setattr(AutogradUpdate, "compile", compile)
     with pytest.warns(UserWarning, match=r"cannot be compiled \(no C\+\+ compiler was found\)"):
         engine = Engine([model()], tc.Sequences.of(frames()), [0], SGD, compiling=True)
     assert engine.advance(1, 3, 10) == expected

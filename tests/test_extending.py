@@ -10,10 +10,12 @@ from torch import nn
 from torch.distributions import Bernoulli, Independent, Laplace
 
 import topocaps as tc
-from topocaps import part_figures, study
 from topocaps.data import from_images, split
 from topocaps.integrations.onnx import export
 from topocaps.models.likelihoods import Likelihood
+from topocaps.study import part_figures
+from topocaps.study.report import compare
+from topocaps.study.runs import Job, run_jobs
 from topocaps.training.watching import Silent
 
 
@@ -56,7 +58,9 @@ def test_a_run_of_networks_of_your_own_is_not_taken_for_another(changes, named, 
 
 def test_gains_are_not_told_of_a_decoder_that_is_taken_for_another():
     strange = own(Laplace)
-    with pytest.raises(tc.BadInput, match="a decoder that returns a Laplace has to say so"):
+    with pytest.raises(
+        tc.BadInput, match="the decoder returns a Laplace, but its likelihood is Bernoulli"
+    ):
         tc.metrics.traversal(strange, frames())
     strange.x_given_t.likelihood = Likelihood.GAUSSIAN
     assert tc.metrics.traversal(strange, frames()).overall <= 1
@@ -114,8 +118,8 @@ def test_runs_of_one_name_are_columns_of_their_own(tmp_path):
     recipe = tc.recipes.find("sprites/tvae").change(
         ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4", "epochs=1"]
     )
-    jobs = [study.Job(recipe, tmp_path / str(n), n) for n in range(2)]
-    header, *_ = study.compare(list(study.run_jobs(jobs, device="cpu", reports=False)))
+    jobs = [Job(recipe, tmp_path / str(n), n) for n in range(2)]
+    header, *_ = compare(list(run_jobs(jobs, device="cpu", reports=False)))
     name = recipe.name
     assert header == ["", f"{name}, seed 0", f"{name}, seed 1", f"{name}, untrained"]
 
@@ -127,7 +131,7 @@ def test_parts_are_drawn_of_images_and_of_sequences_of_one():
     for shown in (x, x[:, None]):
         assert part_figures.parts(parts, shown).axes
     assert part_figures.turned(parts, x[:1, None], [0, 90]).axes
-    with pytest.raises(tc.BadInput, match="one image is turned"):
+    with pytest.raises(tc.BadInput, match="expected one image"):
         part_figures.turned(parts, x, [0])
     two = tc.PartWhole((2, 12, 12), sizes=(2, 3), width=8, depth=1)
     with pytest.raises(tc.BadInput, match="only images of 1 or 3 channels can be drawn, not of 2"):

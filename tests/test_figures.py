@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps import figures
-from topocaps.arithmetic import seeded
 from topocaps.data import Batch
-from topocaps.examine.topographic import evenly, examples
+from topocaps.device import seeded
+from topocaps.study import figures
+from topocaps.study.evaluation.topographic import evenly, examples
 
 
 def tiny_model(channels=1):

@@ -3,10 +3,12 @@
 import json
 import math
 import re
+from collections import Counter
 
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 FRAMES, SIDE = 8, 40
 
@@ -154,10 +156,66 @@ def test_what_is_skipped_is_listed(source, name, tmp_path, command):
 def test_what_is_large_or_long_is_cut_and_it_is_said(tmp_path, command):
     folder, out = turning(tmp_path / "mine", 3, 40, 48), tmp_path / "out"
     code, _, said = command("fit", folder, "--out", out, *TINY)
-    assert code == 0 and "pictures are made 32 pixels high or wide: --size" in said
-    assert "windows of 24 frames: --frames 40 takes them whole" in said
+    assert code == 0 and "pictures are resized to a shorter side of 32 pixels: --size" in said
+    assert "windows of 24 frames: --frames 40 keeps them whole" in said
     assert "6 sequences of 24 frames, 1 x 32 x 32" in said
     data = json.loads((out / "recipe.json").read_text())["data"]
     assert (data["frames"], data["stride"], data["at_most"]) == (24, 12, 32) and data["shift"]
     code, printed, _ = command("evaluate", out, "--json")
     assert code == 0 and json.loads(printed)["data"] == str(folder)
+
+
+# each file is decoded once ------------------------------------------------------------------------
+
+
+def arrays(folder):
+    folder.mkdir()
+    for n in range(4):
+        np.save(folder / f"{n}.npy", np.random.default_rng(n).random((40, 8, 8), np.float32))
+    return folder
+
+
+def stills(folder):
+    for n in range(4):
+        (folder / f"clip {n}").mkdir(parents=True)
+        for k in range(34):
+            frame = Image.fromarray((hand(0.2 * k + n, 16) * 255).astype(np.uint8))
+            frame.save(folder / f"clip {n}" / f"{k}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "source, decoder, files",
+    [
+        (arrays, "numpy.lib.format.open_memmap", 4),
+        (stills, "PIL.Image.open", 4 * 34),
+        (lambda folder: turning(folder, 4, 40), "av.open", 4),
+    ],
+    ids=["arrays", "pictures", "videos"],
+)
+def test_fit_decodes_each_file_once(source, decoder, files, tmp_path, command, monkeypatch):
+    """Clips are long enough to be cut; the run is trained, evaluated and reported."""
+    folder, out, decoded = source(tmp_path / "mine"), tmp_path / "out", Counter()
+    library, _, name = decoder.rpartition(".")
+    decode = pytest.importorskip(library).__dict__[name]
+
+    def counting(path, *how, **named):
+        decoded[str(path)] += 1
+        return decode(path, *how, **named)
+
+    monkeypatch.setattr(decoder, counting)
+    code, _, said = command("fit", folder, "--out", out, *TINY)
+    assert code == 0 and "windows of 24 frames" in said and (out / "report.html").exists(), said
+    assert len(decoded) == files and set(decoded.values()) == {1}
+    fitted = json.loads((out / "metrics.json").read_text())
+    code, printed, _ = command("evaluate", out, "--json", "--device", "cpu")
+    assert code == 0 and set(decoded.values()) == {2}
+    assert json.loads(printed)["elbo"] == fitted["elbo"]
+
+
+def test_a_change_of_how_data_are_read_is_respected(tmp_path, command):
+    folder, out = arrays(tmp_path / "mine"), tmp_path / "out"
+    code, _, said = command("fit", folder, "--out", out, *TINY, "--set", "data.size=6")
+    assert code == 0, said
+    settings = json.loads((out / "recipe.json").read_text())
+    assert settings["data"]["size"] == 6 and settings["model"]["frame_shape"] == [1, 6, 6]

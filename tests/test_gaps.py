@@ -7,8 +7,8 @@ from test_training import StopAt, assert_same, weights
 import topocaps as tc
 from topocaps.capsules import PartWhole
 from topocaps.training import Adam, Sgd, Training
-from topocaps.training.descent import Means
 from topocaps.training.loop import train
+from topocaps.training.updates.base import MeanTerms
 from topocaps.training.validation import validation_bound
 
 TRAINING = Training(optimiser=Adam(lr=1e-2), batch=4, epochs=2)
@@ -70,7 +70,7 @@ def test_bounds_are_of_the_frames_that_are_there():
     noise = [torch.randn(10, 6, 2, 4, generator=torch.Generator().manual_seed(n)) for n in (2, 3)]
     drawn = iter(noise)
     evidence = one.evidence(x, lambda like: next(drawn), mask)
-    *_, found = Means(one)(x, *noise, mask=mask).tolist()
+    *_, found = MeanTerms(one)(x, *noise, mask=mask).tolist()
     assert found == pytest.approx(evidence.elbo[mask].mean().item(), rel=1e-5)
     generator = torch.Generator().manual_seed(0)
     normal = lambda like: torch.randn(like.shape, generator=generator)  # noqa: E731

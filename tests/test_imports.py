@@ -32,43 +32,25 @@ ROOMS = (
 ROOM_OF = {
     "topocaps": "cli",
     "topocaps.__main__": "cli",
-    "topocaps.arithmetic": "foundation",
     "topocaps.capsules": "capsules",
     "topocaps.cli": "cli",
     "topocaps.data": "data",
+    "topocaps.device": "foundation",
     "topocaps.errors": "foundation",
-    "topocaps.examine": "study",
-    "topocaps.figures": "study",
-    "topocaps.files": "foundation",
-    "topocaps.fitting": "study",
     "topocaps.integrations": "integrations",
+    "topocaps.io": "foundation",
     "topocaps.latents": "latents",
-    "topocaps.machine": "foundation",
     "topocaps.metrics": "metrics",
     "topocaps.models": "models",
-    "topocaps.part_figures": "study",
-    "topocaps.recipes": "papers",
-    "topocaps.recipes.base": "study",
-    "topocaps.recipes.data": "study",
-    "topocaps.recipes.fingerprint": "study",
-    "topocaps.recipes.recipe": "study",
+    "topocaps.papers": "papers",
     "topocaps.references": "foundation",
-    "topocaps.report": "study",
-    "topocaps.reproduce": "papers",
-    "topocaps.results": "papers",
-    "topocaps.results_page": "papers",
     "topocaps.study": "study",
     "topocaps.training": "training",
-    "topocaps.traversing": "metrics",
     "topocaps.version": "foundation",
-    "topocaps.wording": "foundation",
 }
 
 #: (module, module that it imports) against the order.
-BREACHES = {
-    ("topocaps.study", "topocaps.recipes"),
-    ("topocaps.traversing", "topocaps.figures"),
-}
+BREACHES: set[tuple[str, str]] = set()
 
 
 def module_name(path, root):

@@ -8,10 +8,14 @@ import torch
 from test_metrics import moving_dots, seeing_model
 
 import topocaps as tc
-from topocaps import metrics, study
+from topocaps import metrics
 from topocaps.metrics import Mean
 from topocaps.metrics.intervals import at_the_ends
-from topocaps.metrics.traversal import Traversal
+from topocaps.metrics.rolled_traversal import Traversal
+from topocaps.study.data import Splits, Sprites
+from topocaps.study.recipe import Recipe
+from topocaps.study.report import section
+from topocaps.study.runs import evaluate_run
 
 
 def test_a_mean_is_that_of_each_and_a_ratio_is_of_sums():
@@ -100,13 +104,20 @@ def test_what_leaves_nothing_unseen_has_no_gain():
 
 
 def test_a_report_shows_intervals_of_what_was_held_out(tmp_path):
-    model = tc.TopographicVAE.mlp((1, 4, 4), tc.Topography(2, (6,), window=3), hidden=(8,))
+    recipe = Recipe(
+        name="mine",
+        about="",
+        data=Sprites(),
+        topography=tc.Topography(2, (6,), window=3),
+        hidden=(8,),
+        training=tc.Training(epochs=1),
+    )
     x = torch.rand(6, 6, 1, 4, 4)
-    settings = {"name": "mine", "data": {}, "unseen_window": None}
-    tc.fit(model, x, epochs=1, out=tmp_path, settings=settings)
-    splits = study.Splits(tc.Sequences.of(x), tc.Sequences.of(x), "noise", "held out", None)
-    run = study.evaluate_run(tmp_path, "cpu", splits=splits)
-    header, *rows = study.section(run).table
+    model = recipe.build((1, 4, 4), seed=0)
+    tc.fit(model, x, epochs=1, out=tmp_path, settings=recipe.to_json())
+    splits = Splits(tc.Sequences.of(x), tc.Sequences.of(x), "noise", "held out", None)
+    run = evaluate_run(tmp_path, "cpu", splits=splits)
+    header, *rows = section(run).table
     assert header == ["", "held out", "95 % from", "to", "training", "untrained"]
     told = json.loads((tmp_path / "metrics.json").read_text())
 

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
+from scipy import stats
 from test_results import COMMON
 
-from topocaps.recipes import find
-from topocaps.recipes.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.recipes.judging import Better, Learned
-from topocaps.recipes.tables import Number
-from topocaps.results import Results
-from topocaps.results_page import write_page
+from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
+from topocaps.papers.judging import Better, Learned
+from topocaps.papers.page import write_page
+from topocaps.papers.recipes import find
+from topocaps.papers.results import Results
+from topocaps.study.quantity import Quantity
 
 
 def judged(results, claim):
@@ -97,7 +99,7 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
     bubble, vae, rolled = (
         find(f"mnist/submission/{name}") for name in ("bubble-5_36", "vae-wn", "tvae-5_36")
     )
-    held = Number("held", ("held", "traversal_gain"), 2, like=("traversal_gain",))
+    held = Quantity(("held", "traversal_gain"), "held", 2, spread_like=("traversal_gain",))
     for recipe, gain in ((bubble, -3.7), (vae, -7.0)):
         results.keep(recipe, 0, COMMON | {"traversal_gain": gain, "held": {"traversal_gain": gain}})
     claim = Better("stands for others", bubble, vae, higher=(held,))
@@ -105,7 +107,22 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
     for seed, gain in enumerate((-6.0, -7.0, -8.0)):  # a spread of 1
         results.keep(rolled, seed, COMMON | {"traversal_gain": gain})
     assert claim.judge(results).verdict == "holds"
-    assert replace(claim, higher=(replace(held, like=()),)).judge(results).verdict != "holds"
+    assert replace(claim, higher=(replace(held, spread_like=()),)).judge(results).verdict != "holds"
     for seed, gain in enumerate((-3.0, -7.0)):  # its own spread goes first
         results.keep(rolled, seed, COMMON | {"held": {"traversal_gain": gain}})
     assert claim.judge(results).verdict == "not decided: single seeds"
+
+
+@pytest.mark.parametrize("beyond, verdict", [(1e-3, "holds"), (-1e-3, "does not hold")])
+def test_a_difference_is_more_than_two_standard_errors_of_it(beyond, verdict, tmp_path):
+    """Those of Welch's test, which knows seeds of unequal number and spread."""
+    results, claim = Results(tmp_path), CLAIMS[0]
+    those, these = [0.0, -1.5, 1.0, -0.2], [0.2, -0.2]
+    two = stats.ttest_ind(these, those, equal_var=False)
+    standard_error = (sum(these) / 2 - sum(those) / 4) / two.statistic
+    shift = (2 + beyond - two.statistic) * standard_error
+    for recipe, values in ((claim.that, those), (claim.this, [one + shift for one in these])):
+        for seed, value in enumerate(values):
+            numbers = {"log_px_paper": value, "log_px": value, "traversal_gain": value}
+            results.keep(recipe, seed, COMMON | numbers)
+    assert f"| **{verdict}** |" in judged(results, claim)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.figures import learned as figure_of
 from topocaps.latents.learned import LearnedTopography
 from topocaps.models.base import build
+from topocaps.study.figures import learned as figure_of
 
 FRAME = (1, 4, 4)
 STARTS = {

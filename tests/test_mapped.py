@@ -10,9 +10,9 @@ import topocaps as tc
 from topocaps.capsules import PartWhole
 from topocaps.data.moved import MovedDigits
 from topocaps.training import Sgd, Training
-from topocaps.training.descent import Plain
 from topocaps.training.loop import train
 from topocaps.training.stack import HostRandomness, Stack, by_architecture
+from topocaps.training.updates.autograd import AutogradUpdate
 
 SEEDS, BATCH = (0, 1, 5), 4
 TRAINING = Training(optimiser=Sgd(lr=1e-3), batch=BATCH, clip=10.0)
@@ -33,13 +33,13 @@ def steps(members, seeds, count):
     """The terms of every step, of the stack of these."""
     digits = digits_of()
     stack, numbers = Stack(members, 1), HostRandomness(seeds, torch.device("cpu"))
-    descent = Plain(stack, TRAINING)
-    descent.set_rate(TRAINING.optimiser.lr)
+    update = AutogradUpdate(stack, TRAINING)
+    update.set_lr(TRAINING.optimiser.lr)
     found = []
     for _ in range(count):
         uniform = numbers.uniform(BATCH, digits.numbers)
         noise = [numbers.normal(BATCH, 1, *shape) for shape in stack.model.noise_shapes]
-        found.append(descent.step(digits, uniform, noise)[0])
+        found.append(update.step(digits, uniform, noise)[0])
     stack.write_back()
     return torch.stack(found, 1)
 

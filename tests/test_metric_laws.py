@@ -23,9 +23,9 @@ from topocaps.metrics import (
     prediction,
     traversal,
 )
-from topocaps.metrics.missing import some_missing
-from topocaps.metrics.traversal import nats, squared_error, start_of
-from topocaps.networks import Likelihood
+from topocaps.metrics.missing_frames import some_missing
+from topocaps.metrics.traversal_plan import TraversalPlan
+from topocaps.models.likelihoods import Likelihood
 
 # Rolls --------------------------------------------------------------------------------------------
 
@@ -166,13 +166,14 @@ GUESS = torch.rand(4, 6, 1, 2, 3, **DOUBLE, generator=torch.Generator().manual_s
 
 def test_costs_of_frames_are_nats_or_squared_errors():
     cost = binary_cross_entropy(GUESS, X, reduction="none").flatten(2).sum(2)
+    nats = Likelihood.BERNOULLI.cost
     assert_same(nats(GUESS, X), cost)
     assert_same(nats(X.round(), X.round()), torch.zeros(4, 6, **DOUBLE))
     wanted = [[((GUESS - X)[n, frame] ** 2).sum().item() for frame in range(6)] for n in range(4)]
-    assert_same(squared_error(GUESS, X), torch.tensor(wanted, **DOUBLE))
+    assert_same(Likelihood.GAUSSIAN.cost(GUESS, X), torch.tensor(wanted, **DOUBLE))
 
 
-@pytest.mark.parametrize("likelihood", list(Likelihood))
+@pytest.mark.parametrize("likelihood", [Likelihood.BERNOULLI, Likelihood.GAUSSIAN], ids=str)
 def test_a_gain_is_the_share_of_what_could_be_gained(likelihood):
     """Of each factor by itself, over unseen frames of the sequences in which it moves; and the mean
     over factors. Probabilities are kept 0.001 from 0 and 1."""
@@ -186,14 +187,14 @@ def test_a_gain_is_the_share_of_what_could_be_gained(likelihood):
     found = prediction(x, guess, unseen, factors, likelihood)
 
     def cost(frames):
-        if likelihood is Likelihood.GAUSSIAN:
+        if likelihood == Likelihood.GAUSSIAN:
             return (frames - x).square().flatten(2).sum(2)
         kept = frames.clamp(0.001, 0.999).expand_as(x)
         return binary_cross_entropy(kept, x, reduction="none").flatten(2).sum(2)
 
     mean, predicted = cost(x.mean(1, keepdim=True)), cost(guess)
     perfect = torch.zeros_like(mean)
-    if likelihood is Likelihood.BERNOULLI:
+    if likelihood == Likelihood.BERNOULLI:
         perfect = binary_cross_entropy(x, x, reduction="none").flatten(2).sum(2)
     assert_same(found.orbit_mean, mean)
     assert_same(found.rolled, predicted)
@@ -211,11 +212,9 @@ def test_a_gain_is_the_share_of_what_could_be_gained(likelihood):
 
 def test_a_frame_is_rolled_that_has_all_of_its_window():
     for window in (1, 3, 4):
-        causal = tc.Topography(1, (5,), window=window, causal=True)
-        assert start_of(causal, window, 9, closed=False) == window - 1
-        centred = tc.Topography(1, (5,), window=window)
-        assert start_of(centred, window, 9, closed=True) == 0
-        start = start_of(centred, window, 9, closed=False)
+        assert TraversalPlan(9, window, closed=False, causal=True).start == window - 1
+        assert TraversalPlan(9, window, closed=True, causal=False).start == 0
+        start = TraversalPlan(9, window, closed=False, causal=False).start
         assert start - window // 2 >= 0 and start + (window - 1) // 2 <= 8
 
 
@@ -267,6 +266,11 @@ def test_the_interval_of_a_ratio_has_the_quantiles_of_resamples(ones):
     assert (62 * low, 62 * high) == pytest.approx(resampled.ppf([0.025, 0.975]))
 
 
+def test_one_resample_has_no_width():
+    low, high = Mean(normal(9), normal(9).exp()).interval(draws=1)
+    assert low == high
+
+
 def test_a_ratio_of_several_parts_is_the_mean_of_their_ratios():
     values, weights = normal(8, 3), normal(8, 3).exp()
     wanted = (values.sum(0) / weights.sum(0)).mean().item()
@@ -287,14 +291,17 @@ def test_frames_are_missing_as_often_as_is_said_and_one_always_stays():
 
 def test_what_fills_in_missing_frames_costs_its_squared_errors():
     """Rolled, held, and the mean of frames that are there; of a model that shows frames as
-    capsules."""
+    capsules. Frames that another shows do not count."""
     model, x = Shows.of(tc.Topography(1, (5,))), torch.randn(7, 9, 1, 5)
+    x[:, 6], x[:, 7] = x[:, 2], x[:, 1]
     (found,) = filled_costs(model, x, shares=(0.4,), seed=3).values()
     mask = some_missing(x, 0.4, 3)
     costs = {"filled": [], "held": [], "mean": []}
     for sequence, there in zip(x, mask, strict=True):
         present = there.nonzero()[:, 0].tolist()
         for frame in (~there).nonzero()[:, 0].tolist():
+            if any(torch.equal(sequence[frame], sequence[one]) for one in present):
+                continue
             lags = [(frame - one + 4) % 9 - 4 for one in present]
             nearest = min(range(len(lags)), key=lambda n, lags=lags: abs(lags[n]))
             guesses = {

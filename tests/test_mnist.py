@@ -6,7 +6,6 @@ import http.server
 import os
 import struct
 import threading
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -14,9 +13,9 @@ import torch
 import topocaps as tc
 from topocaps.data import mnist_files
 from topocaps.data.download import NotDownloaded, download
-from topocaps.examine import topographic
-from topocaps.recipes import find
-from topocaps.recipes.data import Mnist
+from topocaps.papers.recipes import find
+from topocaps.study.data import Mnist
+from topocaps.study.evaluation import topographic
 
 
 def idx(values):
@@ -163,9 +162,9 @@ def test_the_real_mnist_is_what_it_was():
 
 def test_a_recipe_chooses_the_centre_and_records_it(folder):
     recipe = find("mnist/letter/vae")
-    assert recipe.settings()["data"]["centre"] is None
+    assert recipe.to_json()["data"]["centre"] is None
     about_pixel = recipe.change(["centre=14"])
-    assert about_pixel.settings()["data"]["centre"] == 14.0
+    assert about_pixel.to_json()["data"]["centre"] == 14.0
     assert about_pixel.fingerprint != recipe.fingerprint
     assert about_pixel.fingerprint == recipe.change(["centre=14.0"]).fingerprint
     splits = about_pixel.data.load(folder)
@@ -182,6 +181,5 @@ def test_generalisation_is_measured_about_the_pixel_of_training(folder, monkeypa
 
     monkeypatch.setattr(topographic, "evaluate", evaluate)
     for data, centre in ((Mnist(), None), (Mnist(centre=14), 14.0)):
-        settings = {"data": asdict(data), "unseen_window": None}
-        topographic.elsewhere(None, settings, folder)
+        topographic.generalisation(None, find("mnist/letter/vae"), data, folder)
         assert measured[-1].motion.name == "combined" and measured[-1].centre == centre

@@ -4,20 +4,36 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.latents.motion import CapsuleMotion, motion_from, motion_settings
+from topocaps.latents.motion import (
+    CapsuleMotion,
+    Grouped,
+    Known,
+    Motion,
+    Unknown,
+    motion_from,
+    motion_settings,
+)
 
 DOUBLE = {"dtype": torch.float64}
 #: (motion, capsules, shape)
 MOTIONS = {
-    "known": (tc.Known(1), 3, (4,)),
-    "backwards": (tc.Known(-2), 1, (5,)),
-    "fractional": (tc.Known(0.3), 2, (5,)),
-    "second axis": (tc.Known(1.7, axis=1), 2, (4, 3)),
-    "direction": (tc.Unknown((-1, 1)), 2, (6,)),
-    "speeds": (tc.Unknown((-0.5, 0, 0.5, 2)), 2, (7,)),
-    "axes": (tc.Unknown((-1, 1), axes=(0, 1)), 1, (3, 4)),
-    "grouped": (tc.Grouped((1, 2, 1), (tc.Known(0), tc.Unknown((-1, 0.4)), tc.Known(1))), 4, (5,)),
-    "two unknown": (tc.Grouped((1, 1), (tc.Unknown((1, 2)), tc.Unknown((-1, 1)))), 2, (5,)),
+    "known": (Known(1), 3, (4,)),
+    "backwards": (Known(-2), 1, (5,)),
+    "fractional": (Known(0.3), 2, (5,)),
+    "second axis": (Known(1.7, axis=1), 2, (4, 3)),
+    "direction": (Unknown((-1, 1)), 2, (6,)),
+    "speeds": (Unknown((-0.5, 0, 0.5, 2)), 2, (7,)),
+    "axes": (Unknown((-1, 1), axes=(0, 1)), 1, (3, 4)),
+    "grouped": (
+        Grouped((1, 2, 1), (Known(0), Unknown((-1, 0.4)), Known(1))),
+        4,
+        (5,),
+    ),
+    "two unknown": (
+        Grouped((1, 1), (Unknown((1, 2)), Unknown((-1, 1)))),
+        2,
+        (5,),
+    ),
 }
 every_motion = pytest.mark.parametrize(
     "motion, capsules, shape", MOTIONS.values(), ids=MOTIONS.keys()
@@ -64,7 +80,7 @@ def test_whole_rolls_are_those_of_torch(motion, capsules, shape):
 def test_fractional_rolls_shift_every_wave():
     place = torch.arange(7, **DOUBLE)
     wave = torch.cos(2 * torch.pi * 3 * place / 7)
-    moves = CapsuleMotion(tc.Known(0.4), 1, (7,)).double()
+    moves = CapsuleMotion(Known(0.4), 1, (7,)).double()
     shifted = torch.cos(2 * torch.pi * 3 * (place - 1.2) / 7)
     torch.testing.assert_close(moves.roll(wave[None], 0, 3), shifted[None])
 
@@ -108,7 +124,7 @@ def test_settings_give_the_motion_back(motion, capsules, shape):
 
 
 def test_a_group_that_stands_still_stays():
-    motion = tc.Grouped((1, 1), (tc.Known(0), tc.Known(1)))
+    motion = Grouped((1, 1), (Known(0), Known(1)))
     moves, code = made(motion, 2, (5,))
     rolled = moves.roll(code, 0, 2)
     assert torch.equal(rolled[:, 0], code[:, 0])
@@ -118,18 +134,53 @@ def test_a_group_that_stands_still_stays():
 @pytest.mark.parametrize(
     ("motion", "capsules", "shape", "message"),
     [
-        (lambda: tc.Unknown((1, 1)), 1, (5,), "candidate motions 0 and 1 are the same"),
-        (lambda: tc.Unknown((-2, 3)), 1, (5,), "are the same on rings"),
-        (lambda: tc.Unknown((0, 1), (0, 1)), 1, (5, 5), "candidate motions 0 and 2 are the same"),
-        (lambda: tc.Known(1, axis=1), 1, (5,), "axis 1 needs capsules with it: these have 1 axis"),
-        (lambda: tc.Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
-        (lambda: tc.Known(0.5), 1, (6,), "fractional velocities need an odd number of sites"),
-        (lambda: tc.Grouped((1, 2), (tc.Known(), tc.Known(0))), 4, (5,), "1, 2 capsules make 3"),
-        (lambda: tc.Grouped((1, 2), (tc.Known(),)), 3, (5,), "2 sizes and 1 motions"),
-        (lambda: tc.Grouped((0,), (tc.Known(),)), 3, (5,), "a group's size must be a whole number"),
-        (lambda: tc.Unknown(()), 1, (5,), "at least one velocity and one axis"),
-        (lambda: tc.Known(float("nan")), 1, (5,), "velocity must be a finite number"),
-        (lambda: tc.Known(1, axis=-1), 1, (5,), "an axis must be a whole number of at least 0"),
+        (lambda: Unknown((1, 1)), 1, (5,), "candidate motions 0 and 1 are the same"),
+        (lambda: Unknown((-2, 3)), 1, (5,), "are the same on rings"),
+        (
+            lambda: Unknown((0, 1), (0, 1)),
+            1,
+            (5, 5),
+            "candidate motions 0 and 2 are the same",
+        ),
+        (
+            lambda: Known(1, axis=1),
+            1,
+            (5,),
+            "axis 1 needs capsules with it: these have 1 axis",
+        ),
+        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
+        (
+            lambda: Known(0.5),
+            1,
+            (6,),
+            "fractional velocities need an odd number of sites",
+        ),
+        (
+            lambda: Grouped((1, 2), (Known(), Known(0))),
+            4,
+            (5,),
+            "1, 2 capsules make 3",
+        ),
+        (
+            lambda: Grouped((1, 2), (Known(),)),
+            3,
+            (5,),
+            "2 sizes and 1 motions",
+        ),
+        (
+            lambda: Grouped((0,), (Known(),)),
+            3,
+            (5,),
+            "a group's size must be a whole number",
+        ),
+        (lambda: Unknown(()), 1, (5,), "at least one velocity and one axis"),
+        (lambda: Known(float("nan")), 1, (5,), "velocity must be a finite number"),
+        (
+            lambda: Known(1, axis=-1),
+            1,
+            (5,),
+            "an axis must be a whole number of at least 0",
+        ),
     ],
 )
 def test_motions_that_cannot_be_are_refused_in_a_sentence(motion, capsules, shape, message):
@@ -139,13 +190,13 @@ def test_motions_that_cannot_be_are_refused_in_a_sentence(motion, capsules, shap
 
 
 def test_parts_of_frames_are_refused():
-    moves, code = made(tc.Known(1), 1, (5,))
+    moves, code = made(Known(1), 1, (5,))
     with pytest.raises(tc.BadInput, match="whole number of frames"):
         moves.roll(code, 0, torch.tensor(0.5))
 
 
 def test_a_motion_of_your_own_has_no_settings():
-    class Still(tc.Motion):
+    class Still(Motion):
         def candidates(self, capsules, axes):
             return torch.zeros(1, capsules, axes, dtype=torch.float64)
 
@@ -155,6 +206,6 @@ def test_a_motion_of_your_own_has_no_settings():
     moves, code = made(Still(), 2, (4,))
     assert torch.equal(moves.roll(code, 0, 3), code)
     assert motion_settings(Still()) is None
-    assert motion_settings(tc.Grouped((1,), (Still(),))) is None
+    assert motion_settings(Grouped((1,), (Still(),))) is None
     with pytest.raises(tc.BadInput, match="knows no motion of kind 'Still'"):
         motion_from({"kind": "Still"})

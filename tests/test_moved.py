@@ -9,13 +9,12 @@ import scipy.io
 import torch
 
 import topocaps as tc
+from topocaps.data.affnist import affnist, affnist_files
 from topocaps.data.moved import (
     STEPS,
     UPRIGHT,
     MovedDigits,
     Moves,
-    affnist,
-    affnist_files,
     affnist_style,
     linear_map,
     placed,

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import topocaps as tc
-from topocaps.machine import free_memory, with_doubles
+from topocaps.device import free_memory, with_doubles
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.run import choose_device

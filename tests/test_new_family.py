@@ -1,4 +1,4 @@
-"""A model family that the package does not know trains, resumes and is loaded as any other."""
+"""A model family, a data set and a metric that the package does not know are used as any other."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,13 @@ import topocaps as tc
 from topocaps.models import GenerativeModel, family
 from topocaps.models.base import FAMILIES
 from topocaps.models.evidence import kl_to_standard_normal
+from topocaps.study.data import DATA, Splits
+from topocaps.study.evaluation.base import EVALUATIONS, BoundEvaluation
+from topocaps.study.fingerprint import stable
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import FAMILIES as FAMILIES_OF_RECIPES
+from topocaps.study.recipe import BaseRecipe
+from topocaps.study.runs import Job, evaluate_run, run_job
 from topocaps.training.watching import SUMMARY, Silent
 
 
@@ -168,3 +175,71 @@ def test_missing_frames_do_not_count_and_frames_of_another_shape_are_refused():
 def test_a_kind_that_no_family_has_is_named():
     with pytest.raises(tc.BadInput, match="no model of kind 'Unknown'"):
         tc.models.build({"kind": "Unknown"})
+
+
+# Recipes, evaluation and reports ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A data set of one's own for recipes."""
+
+    count: int = 20
+
+    def identity(self):
+        return stable("lines", count=(self.count, None))
+
+    def load(self, folder=None):
+        held_out = tc.Sequences.of(lines(6))
+        return Splits(tc.Sequences.of(lines(self.count)), held_out, "lines", "held-out lines", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoLayersRecipe(BaseRecipe):
+    codes: int = 2
+
+    def build(self, frame_shape, seed):
+        torch.manual_seed(seed)
+        return TwoLayers(frame_shape, self.codes)
+
+    def to_json(self):
+        return {**super().to_json(), "model": "TwoLayers", "codes": self.codes}
+
+    def identity(self):
+        return super().identity() | stable("two-layers", codes=(self.codes, 2))
+
+
+RECIPE = TwoLayersRecipe(name="own/lines", about="", data=Lines(), training=TRAINING)
+
+
+@pytest.fixture
+def with_recipes(monkeypatch):
+    monkeypatch.setitem(DATA, "Lines", Lines)
+    monkeypatch.setitem(FAMILIES_OF_RECIPES, "TwoLayers", TwoLayersRecipe)
+
+
+def test_its_recipe_trains_is_evaluated_and_reported_and_survives_json(tmp_path, with_recipes):
+    assert BaseRecipe.from_json(RECIPE.to_json()) == RECIPE
+    run = run_job(Job(RECIPE, tmp_path / "run"), "cpu")
+    metrics = run.metrics
+    assert metrics["elbo"] > metrics["untrained"]["elbo"] + 1
+    assert metrics["sequences"] == 6 and metrics["code_spread"] > 0
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "held-out lines" in report and "code spread" in report
+    again = evaluate_run(tmp_path / "run", "cpu")
+    assert again.metrics["elbo"] == metrics["elbo"] and again.recipe == RECIPE
+
+
+def test_a_metric_of_its_own_is_measured_and_reported(tmp_path, with_recipes, monkeypatch):
+    class LinesEvaluation(BoundEvaluation):
+        def measure(self, model, untrained, splits, recipe, device):
+            found = super().measure(model, untrained, splits, recipe, device)
+            return found | {"rank": float(torch.linalg.matrix_rank(model.decoder.weight))}
+
+        def quantities(self, columns):
+            return [*super().quantities(columns), Quantity(("rank",), "rank of the decoder", 0)]
+
+    monkeypatch.setitem(EVALUATIONS, TwoLayers, LinesEvaluation())
+    run = run_job(Job(RECIPE, tmp_path / "run"), "cpu")
+    assert run.metrics["rank"] == 2.0
+    assert "rank of the decoder" in (tmp_path / "run" / "report.html").read_text()

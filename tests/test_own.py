@@ -31,12 +31,8 @@ from own_sources import (
 from PIL import Image
 
 import topocaps as tc
-from topocaps.data.own import (
-    MappedSequences,
-    read,
-    split,
-)
-from topocaps.data.own.frames import Look
+from topocaps.data import MappedSequences, read, split
+from topocaps.data.importing.frames import Look
 
 
 @every_kind
@@ -44,7 +40,7 @@ def test_every_kind_shows_the_frames_it_was_given_and_trains(kind, tmp_path):
     said = []
     own = read(kind(tmp_path), say=said.append)
     assert torch.equal(shown(own), as_shown(COLOUR))
-    found = own.found
+    found = own.summary
     assert (found["sequences"], found["frames"], found["frame_shape"]) == (N, S, [3, SIDE, SIDE])
     assert (found["likelihood"], found["dtype"], found["skipped"]) == ("bernoulli", "uint8", [])
     assert said == [str(own)] and "5 sequences of 6 frames, 3 x 16 x 16" in said[0]
@@ -60,7 +56,7 @@ def test_colour_size_and_windows_are_the_same_of_every_kind(kind, tmp_path):
     windows = expected.unfold(1, 4, 2).movedim(-1, 2).flatten(0, 1)
     assert shown(own).shape == windows.shape == (2 * N, 4, 1, 8, 4)
     assert (shown(own) - windows).abs().max() <= 1.1 / 255
-    assert own.clips.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and own.found["clips"] == N
+    assert own.clips.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and own.summary["clips"] == N
 
 
 def test_grey_pictures_have_one_channel(tmp_path):
@@ -88,6 +84,20 @@ def test_one_video_and_one_folder_are_cut_into_windows(tmp_path):
     stills = read(folder)  # without frames: pictures that do not belong together
     assert len(stills.sequences) == N * S and stills.sequences.frames == 1
     assert torch.equal(shown(stills)[:, 0], as_shown(COLOUR).flatten(0, 1))
+
+
+@pytest.mark.parametrize("where", ["in memory", "mapped"])
+def test_whole_clips_are_cut_as_if_they_had_been_read_in_windows(where, tmp_path, monkeypatch):
+    if where == "mapped":
+        monkeypatch.setattr("topocaps.data.importing.read.LARGE", 100)
+    path = npy(tmp_path)
+    whole, expected = read(path).cut(4, 1), read(path, frames=4, stride=1)
+    assert whole.summary == expected.summary and str(whole) == str(expected)
+    assert whole.sequences.digest() == expected.sequences.digest()
+    for one, other in zip(split(whole), split(expected), strict=True):
+        assert one.digest() == other.digest()
+    with pytest.raises(tc.BadInput, match="MovingImages cannot be cut into windows"):
+        read(tc.data.from_images(COLOUR[:, 0], "rotation", 4)).cut(2, 1)
 
 
 def test_pictures_of_every_mode(tmp_path):
@@ -137,7 +147,7 @@ def test_what_is_doubtful_is_said():
     said = []
     read(np.zeros((4, 8, 8)), say=said.append)
     assert "axes are taken as NTD" in said[0] and "layout='THW'" in said[1]
-    assert read(np.zeros((40, 8, 8)), layout="THW", frames=8).found["frame_shape"] == [1, 8, 8]
+    assert read(np.zeros((40, 8, 8)), layout="THW", frames=8).summary["frame_shape"] == [1, 8, 8]
 
 
 # mistakes, each with its sentence -----------------------------------------------------------------
@@ -305,7 +315,7 @@ def test_every_mistake_has_its_sentence(source, how, sentence, tmp_path):
 
 @pytest.mark.parametrize("source", [two_sizes, two_sizes_in_one, grey_and_colour, two_lengths])
 def test_the_sentences_advice_helps(source, tmp_path):
-    assert read(source(tmp_path), size=8, grey=False, frames=4).found["frame_shape"] == [3, 8, 8]
+    assert read(source(tmp_path), size=8, grey=False, frames=4).summary["frame_shape"] == [3, 8, 8]
 
 
 @pytest.mark.parametrize("source", [broken_picture, broken_video, broken_clip])
@@ -313,18 +323,18 @@ def test_what_is_broken_is_skipped_and_listed(source, tmp_path):
     said = []
     own = read(source(tmp_path), skip_bad=True, say=said.append)
     assert torch.equal(shown(own), as_shown(COLOUR)[[0, 2, 3, 4]])
-    (skipped,) = own.found["skipped"]
+    (skipped,) = own.summary["skipped"]
     assert "8" in skipped and skipped in said[0]
 
 
 def test_what_is_not_finite_or_too_short_is_skipped_and_listed(tmp_path):
     own = read(with_nan(tmp_path), skip_bad=True)
     assert torch.allclose(shown(own), as_shown(COLOUR)[[0, 1, 2, 4]])
-    assert own.found["skipped"] == [f"sequence 3 of {tmp_path}/x.npy (not finite)"]
+    assert own.summary["skipped"] == [f"sequence 3 of {tmp_path}/x.npy (not finite)"]
     assert own.clips.tolist() == [0, 1, 2, 3] and two_steps(own.sequences)
     (tmp_path / "x.npy").unlink()
     own = read(two_lengths(tmp_path), frames=5, skip_bad=True)
-    assert own.found["skipped"] == [f"{tmp_path}/b.npy (too short)"] and len(own.sequences) == 1
+    assert own.summary["skipped"] == [f"{tmp_path}/b.npy (too short)"] and len(own.sequences) == 1
     (tmp_path / "a.npy").write_text("")
     (tmp_path / "b.npy").write_text("")
     with pytest.raises(tc.BadInput, match=r"nothing can be read, neither .*a\.npy"):
@@ -334,7 +344,7 @@ def test_what_is_not_finite_or_too_short_is_skipped_and_listed(tmp_path):
 def test_text_beside_frames_is_left_aside(tmp_path):
     (tmp_path / "labels.csv").write_text("1, 2")
     own = read(folder_of_clips(tmp_path))
-    assert own.found["left_aside"] == ["labels.csv"] and "left aside: labels.csv" in str(own)
+    assert own.summary["left_aside"] == ["labels.csv"] and "left aside: labels.csv" in str(own)
 
 
 @pytest.mark.parametrize(
@@ -350,8 +360,8 @@ def test_a_missing_library_is_named(source, module, extra, tmp_path, monkeypatch
 
 
 def test_what_memory_does_not_hold_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("topocaps.data.own.files.free_memory", lambda device: 10_000)
-    monkeypatch.setattr("topocaps.data.own.gather._LOOK", 1)
+    monkeypatch.setattr("topocaps.data.importing.files.free_memory", lambda device: 10_000)
+    monkeypatch.setattr("topocaps.data.importing.read._ROOM_CHECKED_EVERY", 1)
     with pytest.raises(tc.BadInput, match=r"too much for 0\.0 that are free: .* one \.npy"):
         read(list(COLOUR))
 

@@ -11,15 +11,12 @@ import torch
 from own_sources import COLOUR, fortran_npy, h5, npy, pictures, shown, two_steps, with_nan
 
 import topocaps as tc
-from topocaps.data.own import (
-    MappedSequences,
-    read,
-)
+from topocaps.data import MappedSequences, read
 
 
 @pytest.fixture
 def small_is_large(monkeypatch):
-    monkeypatch.setattr("topocaps.data.own.reading.LARGE", 100)
+    monkeypatch.setattr("topocaps.data.importing.read.LARGE", 100)
 
 
 @pytest.mark.parametrize("kind", [npy, fortran_npy, h5])
@@ -27,12 +24,12 @@ def small_is_large(monkeypatch):
 def test_a_mapped_file_shows_what_one_in_memory_does(kind, how, tmp_path, monkeypatch):
     path = kind(tmp_path)
     held = read(path, **how)
-    monkeypatch.setattr("topocaps.data.own.reading.LARGE", 100)
+    monkeypatch.setattr("topocaps.data.importing.read.LARGE", 100)
     own = read(path, **how)
     mapped = own.sequences
-    assert isinstance(mapped, MappedSequences) and mapped.on_host and own.found["on_host"]
+    assert isinstance(mapped, MappedSequences) and mapped.on_host and own.summary["on_host"]
     assert torch.equal(shown(own), shown(held)) and len(mapped) == len(held.sequences)
-    assert own.found == held.found | {"on_host": True, "kind": own.found["kind"]}
+    assert own.summary == held.summary | {"on_host": True, "kind": own.summary["kind"]}
     assert torch.equal(mapped.show(mapped.fixed()).x, shown(held))
     drawn = mapped.draw(50, torch.Generator()).x
     stacked = mapped.show(mapped.choose(torch.rand(2, 3, mapped.numbers))).x
@@ -77,7 +74,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import topocaps as tc
-from topocaps.data.own import read, split
+from topocaps.data import read, split
 from topocaps.training.watching import Silent
 
 def memory(kind):
@@ -87,7 +84,7 @@ def memory(kind):
 torch.set_num_threads(1)
 before = memory("RssAnon")
 own = read(sys.argv[1])
-assert own.found["on_host"] and own.found["sequences"] == int(sys.argv[2]), own.found
+assert own.summary["on_host"] and own.summary["sequences"] == int(sys.argv[2]), own.summary
 last = own.sequences.show(torch.tensor([[len(own.sequences) - 1, 0]])).x
 assert (last == 0.2).all() and last.shape == (1, 16, 3, 32, 32)
 train, held_out = split(own)
@@ -128,5 +125,5 @@ def test_30_gb_are_trained_on_with_little_memory(tmp_path):
 @pytest.mark.usefixtures("small_is_large")
 def test_a_mapped_file_is_made_smaller_too(tmp_path):
     own = read(npy(tmp_path), at_most=8)
-    assert own.found["on_host"] and own.found["shrunk"] == ["16 x 16"]
+    assert own.summary["on_host"] and own.summary["shrunk"] == ["16 x 16"]
     assert torch.equal(shown(own), shown(read(COLOUR, size=8)))

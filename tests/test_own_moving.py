@@ -16,14 +16,8 @@ from own_sources import (
 )
 
 import topocaps as tc
-from topocaps.data.own import (
-    ShiftedSequences,
-    from_images,
-    read,
-    room_to_shift,
-    split,
-)
-from topocaps.data.sequences import Sequences
+from topocaps.data import Sequences, from_images, read, split
+from topocaps.data.shifted import ShiftedSequences, room_to_shift
 
 
 def blob(side=17):
@@ -107,15 +101,15 @@ def test_pictures_that_cannot_move(images, name, sentence):
 
 def test_pictures_that_are_too_large_are_made_smaller_and_said_to_be():
     own = read(pictures(side=20), at_most=10)
-    assert own.found["frame_shape"] == [3, 10, 10]
+    assert own.summary["frame_shape"] == [3, 10, 10]
     assert "pictures of 20 x 20 were made that small" in str(own)
     assert torch.equal(shown(own), shown(read(pictures(side=20), size=10)))
     wide = np.zeros((2, 3, 12, 30), np.uint8)
-    assert read(wide, at_most=6).found["frame_shape"] == [1, 6, 15]
+    assert read(wide, at_most=6).summary["frame_shape"] == [1, 6, 15]
     for how in ({"at_most": 16}, {"size": 16, "at_most": 4}):
         own = read(COLOUR, **how)
         assert torch.equal(shown(own), as_shown(COLOUR)) and "small" not in str(own)
-    assert read(np.zeros((2, 3, 40), np.float32), at_most=8).found["frame_shape"] == [40]
+    assert read(np.zeros((2, 3, 40), np.float32), at_most=8).summary["frame_shape"] == [40]
 
 
 # in other places ----------------------------------------------------------------------------------

@@ -8,16 +8,21 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from topocaps import BadInput, PartWhole, part_figures, study
+from topocaps import BadInput, PartWhole
 from topocaps.data import mnist_files
 from topocaps.data.mnist_files import Digits
 from topocaps.data.moved import Moves
 from topocaps.data.sequences import Sequences
-from topocaps.examine.digits import probed
-from topocaps.examine.part_whole import accuracy, bounds
-from topocaps.recipes import find, part_whole
-from topocaps.recipes.tables import TABLES
-from topocaps.reproduce import reproduce
+from topocaps.papers.recipes import find
+from topocaps.papers.reproduce import reproduce
+from topocaps.papers.tables import TABLES
+from topocaps.study import part_figures, runs
+from topocaps.study.evaluation.digits import probed
+from topocaps.study.evaluation.part_whole import accuracy, bounds
+from topocaps.study.finished import Finished
+from topocaps.study.recipe import PartWholeRecipe
+from topocaps.study.report import compare
+from topocaps.study.runs import Job
 
 TINY = ["sizes=(2,3)", "template=4", "width=8", "depth=1", "training.batch=4",
         "training.epochs=1", "training.epoch_size=16", "warmup=0"]  # fmt: skip
@@ -37,32 +42,32 @@ def some(count, seed):
 def few_digits(monkeypatch, tmp_path):
     monkeypatch.setattr(mnist_files, "digits", lambda folder: (some(60, 0), some(40, 1)))
     monkeypatch.setattr(mnist_files, "VALIDATION", 20)
-    monkeypatch.setattr("topocaps.examine.digits.data_folder", lambda folder: tmp_path)
-    monkeypatch.setattr("topocaps.part_figures.FREE_STEPS", 2)
-    monkeypatch.setattr("topocaps.examine.optimised.STEPS", 2)
-    monkeypatch.setattr("topocaps.examine.optimised.IMAGES", 20)
+    monkeypatch.setattr("topocaps.study.evaluation.digits.data_folder", lambda folder: tmp_path)
+    monkeypatch.setattr("topocaps.study.part_figures.FREE_STEPS", 2)
+    monkeypatch.setattr("topocaps.study.evaluation.free_form.STEPS", 2)
+    monkeypatch.setattr("topocaps.study.evaluation.free_form.IMAGES", 20)
 
 
 def small(name):
     recipe = find(name)
-    return recipe.change(TINY if isinstance(recipe, part_whole.PartWholeRecipe) else PLAIN)
+    return recipe.change(TINY if isinstance(recipe, PartWholeRecipe) else PLAIN)
 
 
 def test_digits_that_are_there_for_choices_choose_the_epoch(tmp_path):
     """Neither those that are trained on nor those that are measured."""
     patient = small("capsules/mnist").change(["patience=1"])
-    (run,) = study.run_jobs([study.Job(patient, tmp_path)], device="cpu")
+    (run,) = runs.run_jobs([Job(patient, tmp_path)], device="cpu")
     assert run.metrics["split"] == "test images"
-    shown, parts = run.settings["validation"], patient.data.load()
+    shown, parts = run.folder.settings()["validation"], patient.data.load()
     which = {
-        name: getattr(parts, name).balanced(study.VALIDATED, study.VALIDATION_SEED).digest()
+        name: getattr(parts, name).balanced(runs.VALIDATED, runs.VALIDATION_SEED).digest()
         for name in ("train", "validation", "held_out")
     }
     assert [name for name, digest in which.items() if digest == shown["digest"]] == ["validation"]
 
 
 def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
-    (run,) = study.run_jobs([study.Job(small("capsules/mnist"), tmp_path)], device="cpu")
+    (run,) = runs.run_jobs([Job(small("capsules/mnist"), tmp_path)], device="cpu")
     found = json.loads((tmp_path / "metrics.json").read_text())
     assert found["is_bound"] is False and found["sequences"] == 40
     assert found["accuracy"].keys() == {"presences", "presences and poses"}
@@ -77,7 +82,7 @@ def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 1000
     page = (tmp_path / "report.html").read_text()
     assert "Delta poses: no bound" in page and "E_eq" not in page
-    table = study.compare([run])
+    table = compare([run])
     assert table[1][0] == "t⁰"
     (kept,) = [row for row in table if row[0] == "ink kept at 90° by its template"]
     assert kept[1] == f"{found['kept']['90']['same']:.2f}"
@@ -85,27 +90,27 @@ def test_a_recipe_is_trained_measured_and_drawn(tmp_path):
 
 def test_a_run_that_has_collapsed_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("topocaps.capsules.model.DEAD", 1e9)
-    (run,) = study.run_jobs([study.Job(small("capsules/mnist"), tmp_path)], device="cpu")
+    (run,) = runs.run_jobs([Job(small("capsules/mnist"), tmp_path)], device="cpu")
     assert run.metrics["complaint"].startswith("collapsed")
     assert "collapsed" in (tmp_path / "report.html").read_text()
     assert "complaint" in json.loads((tmp_path / "metrics.jsonl").read_text())
 
 
 def test_a_tuned_model_starts_from_the_weights_of_its_seed(tmp_path, monkeypatch):
-    job = study.Job(small("capsules/mnist-tuned"), tmp_path / "tuned", seed=3)
-    first, seen = study._initial, {}
+    job = Job(small("capsules/mnist-tuned"), tmp_path / "tuned", seed=3)
+    first, seen = runs._initial, {}
 
     def remember(job, frame_shape):
         model = first(job, frame_shape)
         seen[job.recipe.name] = {n: v.clone() for n, v in model.state_dict().items()}
         return model
 
-    monkeypatch.setattr("topocaps.study._initial", remember)
-    (run,) = study.run_jobs([job], device="cpu")
-    started = study.Finished.open(tmp_path / "tuned" / "start")
-    assert started.settings["seed"] == 3 and run.metrics["is_bound"]
+    monkeypatch.setattr("topocaps.study.runs._initial", remember)
+    (run,) = runs.run_jobs([job], device="cpu")
+    started = Finished.open(tmp_path / "tuned" / "start")
+    assert started.metrics["seed"] == 3 and run.metrics["is_bound"]
     assert run.metrics["start"] == {"recipe": "capsules/mnist", "epochs": 1}
-    assert run.settings["start"]["training"]["epochs"] == 1
+    assert run.recipe.start.training.epochs == 1
     for name, value in started.model.state_dict().items():
         assert torch.equal(value, seen["capsules/mnist-tuned"][name]), name
 
@@ -127,12 +132,14 @@ def test_what_a_recipe_has_alike_with_its_start_stays_alike():
 def test_a_start_that_failed_leaves_out_what_begins_there_and_nothing_else(tmp_path):
     tuned, other = small("capsules/mnist-tuned"), small("capsules/mnist-normal")
     broken = replace(tuned, start=small("capsules/mnist").change(["lr=1e30", "epoch_size=80"]))
-    jobs = [study.Job(broken, tmp_path / "tuned"), study.Job(other, tmp_path / "other")]
+    jobs = [Job(broken, tmp_path / "tuned"), Job(other, tmp_path / "other")]
     for _ in range(2):
         said = []
-        (run,) = study.run_jobs(jobs, device="cpu", say=said.append)
+        (run,) = runs.run_jobs(jobs, device="cpu", say=said.append)
         assert run.name == other.name
-        assert "capsules/mnist-tuned, seed 0: left out, as what it starts from failed" in said
+        assert (
+            "capsules/mnist-tuned, seed 0: skipped, as the run that it starts from failed" in said
+        )
 
 
 @pytest.mark.parametrize("name", ["rotated-90", "affnist"])
@@ -143,9 +150,9 @@ def test_probes_and_their_control_see_digits_that_are_not_moved(name, tmp_path, 
         seen.append((train.moves, len(train), test.moves, len(test)))
         return accuracy(model, train, test)
 
-    monkeypatch.setattr("topocaps.examine.part_whole.accuracy", look)
+    monkeypatch.setattr("topocaps.study.evaluation.part_whole.accuracy", look)
     recipe = small(f"capsules/{name}")
-    (run,) = study.run_jobs([study.Job(recipe, tmp_path)], device="cpu", reports=False)
+    (run,) = runs.run_jobs([Job(recipe, tmp_path)], device="cpu", reports=False)
     still = Moves(canvas=run.model.frame_shape[-1])
     assert seen == [(still, 40, still, 40)] * 2
 
@@ -189,7 +196,7 @@ def test_templates_that_are_blank_or_hidden_do_not_count_as_drawing():
 
 def test_a_scene_that_may_turn_trains_too(tmp_path):
     recipe = small("capsules/mnist-turns").change(["turns=4"])
-    (run,) = study.run_jobs([study.Job(recipe, tmp_path)], device="cpu")
+    (run,) = runs.run_jobs([Job(recipe, tmp_path)], device="cpu")
     assert run.model.turns == 4 and run.metrics["kl_wholes"] > 0
 
 
@@ -198,7 +205,6 @@ def test_every_table_of_parts_and_wholes_is_run_and_written(name, tmp_path, monk
     table = TABLES[name]
     recipes = tuple(small(recipe.name) for recipe in table.recipes[:2])
     monkeypatch.setitem(TABLES, name, replace(table, recipes=recipes))
-    monkeypatch.setattr("topocaps.study.find", small)
     page = reproduce([name], tmp_path / "results", tmp_path / "runs", seeds=1, device="cpu")
     text = page.read_text()
     assert table.title in text

@@ -9,10 +9,11 @@ from small_capsules import both_poses, images_of, model_of
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from topocaps.capsules import Belief, Connection, Poses, concrete, poses
+from topocaps.capsules import Connection, LayerPosterior, Poses, concrete, poses
 from topocaps.capsules.free_form import optimise
-from topocaps.capsules.model import in_image
+from topocaps.capsules.settings import HEADS, PartWholeSettings
 from topocaps.data import geometry
+from topocaps.metrics.capsules import ink_kept
 
 
 @pytest.mark.parametrize("turns", [1, 4])
@@ -21,11 +22,11 @@ def test_the_terms_of_the_bound_are_those_of_equation_8(poses_are, turns):
     """Wholes by a divergence in closed form or, with Delta poses, by -log p(A); parts as drawn."""
     model = model_of((2, 3), poses_are=poses_are, turns=turns, temperature=0.7, noise=0.3)
     x = images_of(model, 5, 2)
-    turn = model.upright(x)
-    wholes, parts = model.believe(x, turn)
+    turn = model.infer_rotation(x)
+    wholes, parts = model.encode(x, turn)
     above, below = model.draw((wholes, parts))
     found = model.bound(x, (wholes, parts), (above, below), turn)
-    drawn = Normal(model.templates(in_image(below, turn)), 0.3)
+    drawn = Normal(model.templates(below.rotated(turn)), 0.3)
     assert_same(found.log_px_given_t, drawn.log_prob(x).sum((-3, -2, -1)))
     log_q = parts.log_density(below, 0.7)
     assert_same(found.kl_parts, log_q - model.links[0].log_density(above, below))
@@ -45,10 +46,10 @@ def test_the_terms_of_the_bound_are_those_of_equation_8(poses_are, turns):
 def test_the_density_of_a_scene_has_that_of_its_turn(turns):
     model = model_of((2, 3), turns=turns, noise=0.3)
     x = images_of(model, 5)
-    layers = model.draw(model.believe(x))
+    layers = model.draw(model.encode(x))
     turn = model.rotations[torch.arange(5) % turns] if turns > 1 else None
     wanted = model.log_prior(layers[0]) + model.links[0].log_density(*layers)
-    pixels = Normal(model.templates(in_image(layers[1], turn)), 0.3).log_prob(x)
+    pixels = Normal(model.templates(layers[1].rotated(turn)), 0.3).log_prob(x)
     wanted = wanted + pixels.sum((-3, -2, -1)) - math.log(turns)
     assert_same(model.log_density(layers, x, turn), wanted)
 
@@ -59,7 +60,7 @@ def test_the_turns_of_a_scene_are_turns_of_the_plane(frame_shape):
     model = model_of(frame_shape=frame_shape, turns=4)
     pixels = torch.tensor([frame_shape[2], frame_shape[1]], **DOUBLE) / 2
     for n, turn in enumerate(model.rotations):
-        linear = pixels[:, None] * poses.rows(turn)[:, :2] / pixels
+        linear = pixels[:, None] * poses.as_matrix(turn)[:, :2] / pixels
         angle = math.pi / 2 * n
         cos, sin = math.cos(angle), math.sin(angle)
         wanted = torch.tensor([[cos, sin], [-sin, cos]], **DOUBLE)
@@ -78,7 +79,7 @@ def test_the_inverse_of_a_map_with_little_area_mirrors_where_the_map_does():
 def test_connections_start_where_settings_say(stand):
     """Parents in their places expect children at the base, within ``tight`` of it."""
     base = poses.scaled(0.43)
-    link = Connection(2, 3, base, stand=stand, scatter=1e-9, tight=0.25)
+    link = Connection(2, 3, base, PartWholeSettings(scatter=1e-9, tight=0.25), stand)
     torch.testing.assert_close(link.c, torch.full((2, 3), 0.25))
     parents = model_of((2, 3)).sample(1).layers[0]
     still = type(parents)(parents.logits.float(), torch.zeros(1, 2, 6))
@@ -124,7 +125,7 @@ def test_parts_are_read_as_weighted_means_over_places():
 def test_attention_is_that_of_torch():
     """Of a set transformer: what is added to queries before they go on by themselves."""
     pool = model_of(width=8).whole_encoders[0].pool
-    theirs = nn.MultiheadAttention(8, pool.heads, batch_first=True).double()
+    theirs = nn.MultiheadAttention(8, HEADS, batch_first=True).double()
     theirs.in_proj_weight.data = torch.cat([pool.query.weight, pool.key_value.weight])
     theirs.in_proj_bias.data = torch.cat([pool.query.bias, pool.key_value.bias])
     theirs.out_proj = pool.out
@@ -140,12 +141,12 @@ def test_the_turn_of_a_scene_is_the_one_with_the_highest_bound():
     x = images_of(model, 6, 2)
     bounds = []
     for turn in model.rotations.expand(6, 2, 4, 6).unbind(2):
-        beliefs = model.believe(x, turn)
-        values = [belief.values(model.temperature) for belief in beliefs]
+        beliefs = model.encode(x, turn)
+        values = [belief.mode(model.temperature) for belief in beliefs]
         bounds.append(model.bound(x, beliefs, values, turn).elbo)
     best = torch.stack(bounds).argmax(0)
     assert len(best.unique()) > 1
-    assert torch.equal(model.upright(x), model.rotations[best])
+    assert torch.equal(model.infer_rotation(x), model.rotations[best])
 
 
 def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
@@ -154,18 +155,18 @@ def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
     x = images_of(model, 3, 1)
 
     def values(beliefs):
-        return [belief.values(model.temperature) for belief in beliefs]
+        return [belief.mode(model.temperature) for belief in beliefs]
 
     monkeypatch.setattr(model, "draw", values)
     leaves = [
         [nn.Parameter(one.detach().clone()) for one in (b.logits, b.poses, b.spread.log())]
-        for b in model.believe(x)
+        for b in model.encode(x)
     ]
     optimiser = torch.optim.Adam([leaf for layer in leaves for leaf in layer], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 6)
     wanted = []
     for _ in range(7):
-        beliefs = [Belief(logits, where, spread.exp()) for logits, where, spread in leaves]
+        beliefs = [LayerPosterior(logits, where, spread.exp()) for logits, where, spread in leaves]
         bound = model.bound(x, beliefs, values(beliefs)).elbo
         wanted.append(bound.detach())
         optimiser.zero_grad()
@@ -174,3 +175,16 @@ def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
         schedule.step()
     model.zero_grad()
     assert_same(optimise(model, x, steps=6, lr=0.05).bounds, torch.stack(wanted))
+
+
+def test_ink_is_kept_as_a_share_of_the_ink_that_should_be_there(monkeypatch):
+    """Pixel by pixel, the lesser of what should be drawn and what is: by a template, and by any."""
+    model, should, does = model_of((2, 3)), *torch.rand(2, 5, 3, 1, 4, 4, **DOUBLE)
+    does = 2 * does
+    drawn = iter([should, does])
+    monkeypatch.setattr(model.templates, "visible_ink", lambda parts: next(drawn))
+    found = ink_kept(model, images_of(model, 5), 0.3)
+    same = torch.where(should < does, should, does).sum() / should.sum()
+    together = should.sum(1), does.sum(1)
+    kept = torch.where(together[0] < together[1], *together).sum() / should.sum()
+    assert (found.same, found.any) == pytest.approx((same.item(), kept.item()), rel=1e-9)

@@ -1,4 +1,4 @@
-"""In which precision models are multiplied, and by which code."""
+"""The precision of matrix products, and the check of compiled code."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,7 +13,7 @@ from topocaps.latents.stack import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.watching import Silent
 
-NOTHING = nullcontext()
+NO_WARNING = nullcontext()
 
 
 def halved(terms, *inputs):
@@ -21,7 +21,7 @@ def halved(terms, *inputs):
 
 
 def of_one_member(terms, *inputs):
-    """The gradient of the last member only, which is the shortest."""
+    """Remove the gradient of the last member, which has the smallest norm."""
     return (torch.cat([terms[:-1], terms[-1:].detach()]), *inputs)
 
 
@@ -33,17 +33,17 @@ ERRORS = {
     "none": (lambda *found: found, ("fp32", "bf16")),
     "half": (halved, ("fp32", "bf16")),
     "a member": (of_one_member, ("fp32", "bf16")),
-    "what came in": (without_inputs, ("bf16",)),
+    "inputs": (without_inputs, ("bf16",)),
 }
 
 
 @pytest.mark.parametrize(
     ("error", "precision"), [(name, one) for name, (_, some) in ERRORS.items() for one in some]
 )
-def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
-    error, precision, factored_anywhere, monkeypatch
+def test_compiled_code_is_used_only_if_its_gradients_equal_those_of_plain_code(
+    error, precision, fused_anywhere, monkeypatch
 ):
-    """Here the compiler gives the right bound, and a gradient that is wrong."""
+    """The compiler of this test returns the right bound with a wrong gradient."""
     used, errs = [], error != "none"
 
     def compiled(function):
@@ -58,25 +58,27 @@ def test_compiled_code_is_used_only_where_its_gradients_are_those_of_plain_code(
 
         return run
 
-    for module in ("descent", "factored", "engine"):
+    for module in ("updates.autograd", "updates.fused", "engine"):
         monkeypatch.setattr(f"topocaps.training.{module}.compiled", compiled)
     sequences = tc.Sequences.of(frames())
     training = tc.Training(tc.Sgd(1e-3), precision=precision)
     found = []
     for compiling in (False, True):
         members, numbers = company(), torch.get_rng_state()
-        with pytest.warns(UserWarning, match="other gradients") if compiling and errs else NOTHING:
+        with (
+            pytest.warns(UserWarning, match="other gradients") if compiling and errs else NO_WARNING
+        ):
             engine = Engine(members, sequences, range(4), training, compiling=compiling)
         assert torch.equal(numbers, torch.get_rng_state())
         assert all(p.grad is None for p in members[0].parameters())
         used.clear()
         found.append(engine.advance(1, 5, 100))
-    assert found[0] == found[1]  # whose random numbers were not touched either
+    assert found[0] == found[1]  # the check uses no random numbers of the engine
     assert bool(used) is not errs
 
 
-def test_layers_that_keep_statistics_have_kept_none_before_the_first_step(monkeypatch):
-    for module in ("descent", "engine"):
+def test_the_check_of_compiled_code_leaves_batch_statistics_unchanged(monkeypatch):
+    for module in ("updates.autograd", "engine"):
         monkeypatch.setattr(f"topocaps.training.{module}.compiled", lambda function: function)
     normed = model(topography=TOPOGRAPHY)
     normed.z_given_x.network.insert(1, torch.nn.BatchNorm1d(6))  # of six frames
@@ -84,7 +86,7 @@ def test_layers_that_keep_statistics_have_kept_none_before_the_first_step(monkey
     assert normed.z_given_x.network[1].num_batches_tracked == 0
 
 
-def test_energies_are_never_summed_in_a_lower_precision():
+def test_pool_stays_in_fp32_under_autocast():
     u2 = torch.rand(2, 6, 2, 6)
     expected = TOPOGRAPHY.pool(u2)
     with torch.autocast("cpu", torch.bfloat16):
@@ -94,8 +96,8 @@ def test_energies_are_never_summed_in_a_lower_precision():
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_precision_is_part_of_what_is_recorded(able, tmp_path, monkeypatch):
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+def test_run_records_precision_and_products(able, tmp_path, monkeypatch):
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: able)
     training = tc.Training(tc.Sgd(), batch=4, epochs=1, precision="bf16")
     run = tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
     settings = run.folder.settings()
@@ -109,8 +111,8 @@ def test_precision_is_part_of_what_is_recorded(able, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_a_cpu_multiplies_in_bf16_where_it_can_and_may(able, monkeypatch):
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: able)
+def test_cpu_uses_bf16_only_if_it_has_instructions_and_permission(able, monkeypatch):
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: able)
     here = [kind.on(torch.device("cpu")).value for kind in tc.Precision]
     assert here == ["fp32", "fp32", "bf16" if able else "fp32"]
     with tc.Precision.BF16.products(torch.device("cpu")):
@@ -119,15 +121,15 @@ def test_a_cpu_multiplies_in_bf16_where_it_can_and_may(able, monkeypatch):
         )
 
 
-def test_a_run_that_goes_on_where_products_are_others_says_so(tmp_path, monkeypatch):
+def test_resumed_run_records_a_change_of_products(tmp_path, monkeypatch):
     training = tc.Training(tc.Sgd(), batch=4, epochs=2, precision="bf16")
     for able, watcher in ((False, StopAt(3)), (True, StopAt(6)), (True, Silent())):
         monkeypatch.setattr(
-            "topocaps.training.precision.multiplies_bf16", lambda device, able=able: able
+            "topocaps.training.settings.multiplies_bf16", lambda device, able=able: able
         )
         stopped = isinstance(watcher, StopAt)
         with pytest.raises(tc.Interrupted) if stopped else nullcontext():
             tc.fit(model(), frames(), training=training, out=tmp_path, watcher=watcher)
-    monkeypatch.setattr("topocaps.training.precision.multiplies_bf16", lambda device: False)
+    monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: False)
     run = tc.fit(model(), frames(), training=training, out=tmp_path, watcher=Silent())
-    assert run.folder.settings()["products"] == "fp32, then bf16"  # it was finished by then
+    assert run.folder.settings()["products"] == "fp32, then bf16"  # the run had finished before

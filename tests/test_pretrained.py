@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 import topocaps as tc
 from topocaps.integrations.pretrained import FOLDER, names
 from topocaps.integrations.pretrained.__main__ import MADE, make
-from topocaps.recipes import find
+from topocaps.papers.recipes import find
 
 
 def card_of(name):
@@ -74,7 +74,7 @@ def test_what_is_made_comes_back_and_is_measured(tmp_path, monkeypatch):
     monkeypatch.setitem(MADE, "tiny", ("sprites/tvae", small))
     for module in ("topocaps.integrations.pretrained", "topocaps.integrations.pretrained.__main__"):
         monkeypatch.setattr(f"{module}.FOLDER", tmp_path / "package")
-    for module in ("topocaps.examine.topographic", "topocaps.recipes.data"):
+    for module in ("topocaps.study.evaluation.topographic", "topocaps.study.data"):
         monkeypatch.setattr(f"{module}.SOME", 5)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package").mkdir()

@@ -8,9 +8,9 @@ import torch
 
 import topocaps as tc
 from topocaps.data.mnist_files import Digits
-from topocaps.examine import topographic
 from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
 from topocaps.metrics.probes import refitted_accuracies, whitened_accuracies
+from topocaps.study.evaluation import topographic
 
 
 def blobs(count, apart=2.0, classes=4, features=6):

@@ -7,14 +7,77 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.recipes import RECIPES, Recipe, find
-from topocaps.recipes.tables import TABLES
+from topocaps.papers.recipes import RECIPES, find
+from topocaps.papers.tables import TABLES
+from topocaps.study.data import (
+    GrowingSprites,
+    Mnist,
+    MovedMnist,
+    OwnSequences,
+    Sprites,
+    StillMnist,
+)
+from topocaps.study.recipe import BaseRecipe, Recipe
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
-def test_every_recipe_builds_and_describes_itself(recipe):
+def test_every_recipe_is_the_same_after_json(recipe):
+    again = BaseRecipe.from_json(json.loads(json.dumps(recipe.to_json())))
+    assert again == recipe and type(again) is type(recipe)
+    assert BaseRecipe.from_json(recipe.to_json()) == recipe
+    assert again.fingerprint == recipe.fingerprint
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Sprites(resolution=32, speed=2, moving=("x", "y")),
+        GrowingSprites(resolution=16),
+        Mnist(evaluated=20, motion="combined", centre=14),
+        StillMnist(),
+        MovedMnist(degrees=30.0, canvas=40, shift=None, scale=(0.8, 1.2)),
+        OwnSequences("clips", frames=12, size=(32, 40), grey=True, skip_bad=True, shift=2),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_all_data_and_settings_are_the_same_after_json(data):
+    topography = tc.Topography(2, (5, 4), (2, 1), 3, velocity=0.5, causal=True, apart=True)
+    training = tc.Training(tc.Sgd(lr=0.1), epoch_size=8, clip=2.0, precision="tf32", patience=3)
+    recipe = Recipe(
+        name="a/b", about="c", data=data, topography=topography, hidden=(5, 4), mu=-2.0,
+        norm="weight", likelihood="gaussian", centred=True, learned="velocity", sparsity=0.1,
+        encoder_fan="out", epsilon=0.5, rate=0.5, unseen_window=4, training=training,
+        claims={"capcorr": {"x": (1, 0.5)}, "note": "d"}, edition="letter",
+    )  # fmt: skip
+    assert BaseRecipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
+
+
+def test_a_recipe_of_an_unknown_family_is_refused():
+    with pytest.raises(tc.BadInput, match="no recipes of 'Diffusion' models"):
+        BaseRecipe.from_json({**RECIPES["sprites/tvae"].to_json(), "model": "Diffusion"})
+
+
+@pytest.mark.parametrize(
+    "name, change, says",
+    [
+        ("sprites/vae", "mu=-5", "a VAE has no mu"),
+        ("sprites/vae", "centred=true", "a VAE has no centred"),
+        ("sprites/vae", "learned=weights", "a VAE has no learned"),
+        ("sprites/vae", "sparsity=1", "a VAE has no sparsity"),
+        ("sprites/vae", "epsilon=1", "a VAE has no epsilon"),
+        ("sprites/tvae", "convolutional=true", "hidden is of multilayer perceptrons"),
+        ("sprites/tvae", "sizes=(2,3)", "no setting 'sizes'"),
+        ("capsules/mnist", "window=3", "no setting 'window'"),
+    ],
+)
+def test_settings_of_another_family_are_refused(name, change, says):
+    with pytest.raises(tc.BadInput, match=says):
+        find(name).change([change])
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_every_recipe_builds_from_its_seed(recipe):
     model = recipe.build((1, 32, 32), seed=0)
-    assert json.loads(json.dumps(recipe.describe()))["name"] == recipe.name
     again = recipe.build((1, 32, 32), seed=0)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)

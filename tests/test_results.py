@@ -9,16 +9,19 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps import study
-from topocaps.examine import Measured
-from topocaps.examine.examination import Later
-from topocaps.examine.topographic import TopographicExamination
-from topocaps.recipes import RECIPES, find
-from topocaps.recipes.tables import TABLES, Number
-from topocaps.reproduce import named, names, recipes_of
-from topocaps.reproduce import reproduce as run_tables
-from topocaps.results import Results
-from topocaps.results_page import draw, write_page
+from topocaps.papers.page import draw, write_page
+from topocaps.papers.recipes import RECIPES, find
+from topocaps.papers.reproduce import named, names, recipes_of
+from topocaps.papers.reproduce import reproduce as run_tables
+from topocaps.papers.results import Results
+from topocaps.papers.tables import TABLES
+from topocaps.study import runs
+from topocaps.study.evaluation.base import ExtraMetric
+from topocaps.study.evaluation.topographic import TopographicEvaluation
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.runs import Job
+from topocaps.training import RunFolder
 
 COMMON = {"epochs": 100, "seconds": 1.0, "device": "a machine"}
 TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
@@ -27,8 +30,8 @@ TINY = ["resolution=8", "epoch_size=16", "hidden=8", "capsules=2", "batch=4"]
 @pytest.fixture
 def small(monkeypatch):
     """A table of two small models."""
-    monkeypatch.setattr("topocaps.examine.topographic.SOME", 3)
-    monkeypatch.setattr("topocaps.recipes.data.SOME", 3)
+    monkeypatch.setattr("topocaps.study.evaluation.topographic.SOME", 3)
+    monkeypatch.setattr("topocaps.study.data.SOME", 3)
     recipes = tuple(r.change(TINY) for r in TABLES["table2"].recipes[1:3])
     table = replace(TABLES["table2"], recipes=recipes)
     monkeypatch.setitem(TABLES, "table2", table)
@@ -51,7 +54,7 @@ def _rows_of(recipe, page):
 
 def test_a_table_is_run_kept_and_written_once(small, tmp_path):
     page, said = reproduce(tmp_path)
-    assert said[0] == "table2: 0 results are there, 4 to run"
+    assert said[0] == "table2: 0 results stored, 4 to run"
     assert "in full (6 models, 100 epochs) would train for" in said[-1] and "H200" in said[-1]
     results = Results(tmp_path / "results")
     for recipe in small.recipes:
@@ -70,11 +73,11 @@ def test_a_table_is_run_kept_and_written_once(small, tmp_path):
         assert paper.startswith("|  | paper |") and claimed in paper
         assert untrained.startswith("|  | untrained |") and f"| {control:,.0f}\u00a0±" in untrained
     again, said = reproduce(tmp_path)
-    assert said[0] == "table2: 4 results are there, 0 to run" and again == page
+    assert said[0] == "table2: 4 results stored, 0 to run" and again == page
     assert said[1].startswith("Short trial: 1 epoch, 2 seeds.") and "in full" in said[2]
     assert "`topocaps reproduce table2 --epochs 1`" in page
     more, said = reproduce(tmp_path, seeds=3)
-    assert said[0] == "table2: 4 results are there, 2 to run" and more != page
+    assert said[0] == "table2: 4 results stored, 2 to run" and more != page
 
 
 def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path, monkeypatch):
@@ -84,7 +87,7 @@ def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path
     for run in range(2):
         page, said = reproduce(tmp_path, seeds=1)
         assert any("is not finite" in line for line in said) == (run == 0)
-        assert (said[0] == "table2: 2 results are there, 0 to run") == (run == 1)
+        assert (said[0] == "table2: 2 results stored, 0 to run") == (run == 1)
         assert second.name in page
         (row,) = [line for line in page.splitlines() if f"`{first.name}`" in line]
         assert "(0 seeds)<br>seed 0: " in row and "is not finite at step" in row
@@ -98,21 +101,21 @@ def test_tables_that_are_named_together_are_trained_together(small, tmp_path, mo
     where = tmp_path / "results", tmp_path / "runs"
     run_tables(["table2", "table5"], *where, epochs=1, seeds=1, say=said.append, device="cpu")
     assert [line for line in said if "to run" in line] == [
-        "table2: 0 results are there, 2 to run", "table5: 0 results are there, 2 to run",
+        "table2: 0 results stored, 2 to run", "table5: 0 results stored, 2 to run",
     ]  # fmt: skip
     found = [Results(where[0]).of(r) for name in ("table2", "table5") for r in recipes_of(name)]
     assert [one["together"] for (one,) in found] == [3, 3, 3, 3]  # one of them is in both tables
 
 
 def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatch):
-    measure, stopped = study.evaluate_run, RuntimeError("the machine is gone")
+    measure, stopped = runs.evaluate_run, RuntimeError("the machine is gone")
 
     def once(path, *given, **more):
         if small.recipes[0].name not in str(path):
             raise stopped
         return measure(path, *given, **more)
 
-    monkeypatch.setattr(study, "evaluate_run", once)
+    monkeypatch.setattr(runs, "evaluate_run", once)
     with pytest.raises(RuntimeError, match="the machine is gone"):
         reproduce(tmp_path, seeds=1)
     assert [len(Results(tmp_path / "results").of(recipe)) for recipe in small.recipes] == [1, 0]
@@ -121,8 +124,8 @@ def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatc
 def test_a_result_without_the_numbers_of_a_table_is_run_again(small, tmp_path):
     results, recipe = Results(tmp_path), small.recipes[0]
     results.keep(recipe, 0, COMMON | {"traversal_gain": None})
-    assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].numbers)
-    assert not results.has(recipe, 0, TABLES["probes"].numbers)
+    assert results.has(recipe, 0) and results.has(recipe, 0, TABLES["table2"].quantities)
+    assert not results.has(recipe, 0, TABLES["probes"].quantities)
 
 
 def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeypatch):
@@ -133,16 +136,16 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
         return {name: {"traversal_gain": 0.5} for name in of}
 
     monkeypatch.setattr(
-        "topocaps.examine.topographic.TopographicExamination.more",
+        "topocaps.study.evaluation.topographic.TopographicEvaluation.extra_metrics",
         lambda *_: [
-            Later(of, functools.partial(measured, of))
+            ExtraMetric(of, functools.partial(measured, of))
             for of in (("capcorr_later",), ("probes",), ("generalisation", "beside_it"))
         ],
     )
     other = replace(TABLES["generalisation"], recipes=small.recipes[:1])
     monkeypatch.setitem(TABLES, "generalisation", other)
-    numbers = (*small.numbers, Number("later", ("capcorr_later", "traversal_gain"), 2))
-    monkeypatch.setitem(TABLES, "table2", replace(small, numbers=numbers))
+    numbers = (*small.quantities, Quantity(("capcorr_later", "traversal_gain"), "later", 2))
+    monkeypatch.setitem(TABLES, "table2", replace(small, quantities=numbers))
     where = tmp_path / "results", tmp_path / "runs"
     for name, then in (
         ("table2", ["capcorr_later"] * 2),
@@ -161,11 +164,11 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
 def test_a_whole_run_measures_what_any_table_tells_of_it(small, tmp_path, monkeypatch):
     asked = []
 
-    def more(self, model, settings, data):
-        return [Later((name,), lambda name=name: asked.append(name) or {name: 1})
+    def extra_metrics(self, run, data):
+        return [ExtraMetric((name,), lambda name=name: asked.append(name) or {name: 1})
                 for name in ("probes", "capcorr", "told nowhere")]  # fmt: skip
 
-    monkeypatch.setattr(TopographicExamination, "more", more)
+    monkeypatch.setattr(TopographicEvaluation, "extra_metrics", extra_metrics)
     short = replace(small, recipes=tuple(one.change(["epochs=1"]) for one in small.recipes))
     monkeypatch.setitem(TABLES, "table2", short)
     reproduce(tmp_path, seeds=1, epochs=None)
@@ -176,10 +179,10 @@ def test_a_whole_run_measures_what_any_table_tells_of_it(small, tmp_path, monkey
 
 def test_what_a_short_run_starts_from_is_as_short():
     tuned = find("capsules/mnist-tuned").shortened(1)
-    job = study.Job(tuned, Path("runs/tuned"), start=Path("runs/start"))
+    job = Job(tuned, Path("runs/tuned"), start=Path("runs/start"))
     assert (job.before.recipe.training.epochs, job.before.out) == (1, Path("runs/start"))
-    whole = study.Job(find("capsules/mnist-tuned"), Path("runs/tuned"))
-    assert whole.before == study.Job(find("capsules/mnist"), Path("runs/tuned/start"))
+    whole = Job(find("capsules/mnist-tuned"), Path("runs/tuned"))
+    assert whole.before == Job(find("capsules/mnist"), Path("runs/tuned/start"))
 
 
 def test_results_from_another_start_are_not_taken_for_these(tmp_path):
@@ -187,7 +190,7 @@ def test_results_from_another_start_are_not_taken_for_these(tmp_path):
     results.keep(tuned, 0, COMMON)
     assert results.has(tuned, 0)
     longer = replace(tuned, start=tuned.start.change(["epochs=60"]))
-    with pytest.raises(tc.BadInput, match=r"start.training.epochs 30 then, 60 now"):
+    with pytest.raises(tc.BadInput, match=r"start.training.epochs was 30, is now 60"):
         results.has(longer, 0)
 
 
@@ -196,7 +199,7 @@ def test_what_was_put_off_is_not_what_was_measured(tmp_path):
     some = {"accuracy": {"presences": {"0": 0.9}}, "mse": 0.1, "put_off": ["accuracy", "copies"]}
     results.keep(recipe, 0, COMMON | {"epochs": recipe.training.epochs} | some)
     assert not results.names(recipe, 0) & {"accuracy", "copies"}
-    upright, turned = (Number("", ("accuracy", "presences", way), 3) for way in ("0", "45"))
+    upright, turned = (Quantity(("accuracy", "presences", way), "", 3) for way in ("0", "45"))
     assert results.has(recipe, 0, [upright]) and not results.has(recipe, 0, [upright, turned])
 
 
@@ -204,7 +207,7 @@ def test_a_bad_failure_is_named_before_anything_is_trained(tmp_path):
     path = Results(tmp_path).path(find("mnist/fast/vae"), 0).with_name("failed-0.json")
     path.parent.mkdir(parents=True)
     path.write_text("[]")
-    with pytest.raises(tc.BadInput, match="does not say what failed: remove it"):
+    with pytest.raises(tc.BadInput, match="does not state a failure: remove the file"):
         Results(tmp_path).check()
 
 
@@ -221,7 +224,7 @@ def test_names_go_together_and_groups_go_one_by_one():
     assert named(["table4", "table3"]) == [["table4", "table3"]]
     assert named(["all"]) == [[name] for name in names()]
     assert named(["extensions", "probes"])[:2] == [["probes"], ["speed"]]
-    with pytest.raises(tc.BadInput, match="there is no 'table9' to reproduce; there are table1"):
+    with pytest.raises(tc.BadInput, match="cannot reproduce 'table9'; choose from table1"):
         named(["table1", "table9"])
 
 
@@ -260,7 +263,7 @@ def test_results_of_other_settings_are_refused_and_of_other_claims_are_not(small
     assert results.has(one, 0) and results.has(replace(one, claims={}, about="as before"), 0)
     with pytest.raises(
         tc.BadInput,
-        match=r"was made with other settings than .* has now \(.*momentum 0.9 then",
+        match=r"was made with other settings than .* has now \(.*momentum was 0.9",
     ):
         results.has(one.change(["momentum=0.1"]), 0)
     assert recipe.fingerprint != one.fingerprint  # of other epochs
@@ -319,7 +322,7 @@ def test_figures_are_drawn_from_numbers(tmp_path):
     assert (tmp_path / "figure5.png").exists() and (tmp_path / "sprites-by-lag.png").exists()
     assert (tmp_path / "probes.png").exists() and "![probes](probes.png)" in page
     assert "![figure5](figure5.png)" in page and "![table5](sprites-by-lag.png)" in page
-    assert "runs: 4, epochs of each: 100, 0.6 minutes of training in all, on a machine" in page
+    assert "runs: 4; epochs of each: 100; training of all runs: 0.6 minutes on a machine" in page
     assert results.of(find("sprites/submission/tvae-1_6"))[0]["traversal_gain"] == 0.123457
 
 
@@ -375,5 +378,5 @@ def test_everything_that_can_be_reproduced_has_recipes():
 def test_what_stands_still_has_no_traversals_to_keep():
     model = tc.VAE.mlp((1, 2, 2), tc.Topography(1, (2,)), hidden=(2,))
     still = tc.Sequences.of(torch.rand(7, 1, 1, 2, 2))
-    run = Measured(model, still, {"data": {"kind": "StillMnist"}}, {})
-    assert TopographicExamination().keepsakes(run) == {}
+    run = Finished(RunFolder(Path("run")), find("capsules/vae"), model, {})
+    assert TopographicEvaluation().result_figures(run, still) == {}

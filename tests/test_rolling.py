@@ -8,18 +8,19 @@ from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import topocaps as tc
+from topocaps.latents.motion import Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
 from topocaps.models.experts import product_of_experts, rolled_back
 
 DOUBLE = {"dtype": torch.float64}
 FRAME = (1, 2, 4)
-GROUPED = tc.Grouped((1, 1), (tc.Known(0), tc.Unknown((-1, 1))))
+GROUPED = Grouped((1, 1), (Known(0), Unknown((-1, 1))))
 #: (motion, shape of a capsule)
 MODELS = {
-    "known": (tc.Known(1), (5,)),
-    "fractional": (tc.Known(0.6), (5,)),
-    "direction": (tc.Unknown((-1, 1)), (5,)),
-    "axes": (tc.Unknown((1, 2), axes=(0, 1)), (3, 3)),
+    "known": (Known(1), (5,)),
+    "fractional": (Known(0.6), (5,)),
+    "direction": (Unknown((-1, 1)), (5,)),
+    "axes": (Unknown((1, 2), axes=(0, 1)), (3, 3)),
     "grouped": (GROUPED, (5,)),
 }
 every_model = pytest.mark.parametrize("motion, shape", MODELS.values(), ids=MODELS.keys())
@@ -66,7 +67,7 @@ def test_rolling_the_data_rolls_the_code():
     assert tc.metrics.equivariance_error(t.float()) < 1e-6
 
 
-@pytest.mark.parametrize("motion", [tc.Known(1), tc.Known(-2), tc.Known(1, axis=1)])
+@pytest.mark.parametrize("motion", [Known(1), Known(-2), Known(1, axis=1)])
 def test_frames_that_come_later_roll_the_code_back(motion):
     model = rolling(motion, (5, 3))
     x = frames(time=7)
@@ -172,7 +173,7 @@ def linear(motion):
     return tc.RollingVAE(Encoder(), decoder, tc.Topography(2, (3,)), motion)
 
 
-LINEAR = [tc.Known(1), tc.Unknown((-1, 1)), tc.Unknown((0, 1, -1)), GROUPED]
+LINEAR = [Known(1), Unknown((-1, 1)), Unknown((0, 1, -1)), GROUPED]
 
 
 @pytest.mark.parametrize("motion", LINEAR)
@@ -220,7 +221,7 @@ def brute_force_log_px(model, x):
     return torch.stack(candidates).logsumexp(0)
 
 
-@pytest.mark.parametrize("motion", [tc.Known(1), tc.Unknown((-1, 1)), tc.Unknown((0, 1, -1))])
+@pytest.mark.parametrize("motion", [Known(1), Unknown((-1, 1)), Unknown((0, 1, -1))])
 def test_the_bound_is_below_the_evidence_whatever_is_visible(motion):
     model, x = rolling(motion, (3,), capsules=1), frames(time=4)
     with torch.no_grad():
@@ -233,7 +234,7 @@ def test_the_bound_is_below_the_evidence_whatever_is_visible(motion):
             assert (mean < exact + 3 * error).all()
 
 
-@pytest.mark.parametrize("motion", [tc.Known(1), tc.Unknown((-1, 1))])
+@pytest.mark.parametrize("motion", [Known(1), Unknown((-1, 1))])
 def test_more_samples_do_not_lower_the_bound(motion):
     model, x = rolling(motion, (3,), capsules=1), frames(time=4)
     with torch.no_grad():
@@ -249,7 +250,7 @@ def test_more_samples_do_not_lower_the_bound(motion):
     assert (bounds[16][0] < exact + 3 * bounds[16][1]).all()
 
 
-@pytest.mark.parametrize("motion", [tc.Unknown((-1, 1)), tc.Unknown((1, 2), axes=(0, 1)), GROUPED])
+@pytest.mark.parametrize("motion", [Unknown((-1, 1)), Unknown((1, 2), axes=(0, 1)), GROUPED])
 def test_summing_motions_out_is_enumeration(motion):
     """Every candidate by itself, with sampled weights p(x, t) / q(t)."""
     model, x = rolling(motion, (5, 3)), frames()
@@ -270,7 +271,7 @@ def test_summing_motions_out_is_enumeration(motion):
     torch.testing.assert_close(found.log_px_given_t, expected)
 
 
-class Fixed(tc.Motion):
+class Fixed(Motion):
     """One candidate, whose velocities are given."""
 
     def __init__(self, velocities):

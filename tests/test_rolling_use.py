@@ -7,15 +7,29 @@ from test_training import StopAt, assert_same, weights
 from torch import nn
 
 import topocaps as tc
+from topocaps.latents.motion import Grouped, Known, Unknown
 from topocaps.models.base import build
 from topocaps.models.convolutional import ConvDecoder, ConvEncoder
-from topocaps.models.visible import VisibleFrames, visible_from, visible_settings
-from topocaps.training.descent import Means
+from topocaps.models.visible import (
+    Past,
+    RandomFrames,
+    Stretch,
+    VisibleFrames,
+    visible_from,
+    visible_settings,
+)
 from topocaps.training.stack import Stack, by_architecture
+from topocaps.training.updates.base import MeanTerms
 from topocaps.training.watching import Silent
 
 ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
-POLICIES = [tc.Stretch(), tc.Stretch(2, 4), tc.RandomFrames(1, 3), tc.RandomFrames(9), tc.Past(2)]
+POLICIES = [
+    Stretch(),
+    Stretch(2, 4),
+    RandomFrames(1, 3),
+    RandomFrames(9),
+    Past(2),
+]
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
 
 
@@ -39,7 +53,7 @@ def test_visible_frames_are_present_and_of_every_number_that_is_allowed(policy, 
 
 def test_a_stretch_has_no_gaps_among_the_present_frames_and_lies_anywhere():
     present = torch.tensor([True, False, True, True, True, False, True]).expand(500, 7)
-    visible = tc.Stretch(2, 3).choose(torch.rand(500, 7, 2), present)[:, present[0]]
+    visible = Stretch(2, 3).choose(torch.rand(500, 7, 2), present)[:, present[0]]
     jumps = visible.int().diff(prepend=torch.zeros(500, 1, dtype=torch.int), dim=1)
     assert ((jumps == 1).sum(1) == 1).all()
     assert visible[:, 0].any() and visible[:, -1].any()
@@ -47,12 +61,12 @@ def test_a_stretch_has_no_gaps_among_the_present_frames_and_lies_anywhere():
 
 def test_the_past_is_the_first_present_frames():
     present = torch.tensor([False, True, True, False, True, True]).expand(300, 6)
-    visible = tc.Past(1, 3).choose(torch.rand(300, 6, 2), present)[:, present[0]]
+    visible = Past(1, 3).choose(torch.rand(300, 6, 2), present)[:, present[0]]
     assert (visible.int().diff(dim=1) <= 0).all() and visible[:, 0].all()
 
 
 def test_random_frames_are_equally_often_visible():
-    visible = tc.RandomFrames(2, 2).choose(torch.rand(20_000, 5, 2), some(20_000, *range(5)))
+    visible = RandomFrames(2, 2).choose(torch.rand(20_000, 5, 2), some(20_000, *range(5)))
     assert ((visible.float().mean(0) - 0.4).abs() < 0.02).all()
 
 
@@ -66,9 +80,9 @@ def test_the_largest_number_below_1_is_in_range(policy):
 
 def test_policies_that_cannot_be_are_refused():
     with pytest.raises(tc.BadInput, match="most must be at least least=3, not 2"):
-        tc.Stretch(3, 2)
+        Stretch(3, 2)
     with pytest.raises(tc.BadInput, match="least must be a whole number"):
-        tc.Past(0)
+        Past(0)
 
     class Own(VisibleFrames):
         def among(self, uniform, present, count, total):
@@ -80,7 +94,7 @@ def test_policies_that_cannot_be_are_refused():
 
 
 def test_training_asks_for_frames_that_are_not_visible():
-    model, x = rolling(visible=tc.Past(1, 1)), frames()
+    model, x = rolling(visible=Past(1, 1)), frames()
     noise = [torch.randn(2, 5, *shape, dtype=x.dtype) for shape in model.noise_shapes]
     drawn = iter(noise)
     found = model.evidence(x, lambda like: next(drawn))
@@ -127,7 +141,7 @@ def test_samples_have_the_mean_that_the_posterior_gives_them(motion, shape):
 
 def test_the_posterior_over_motions_follows_the_frames():
     """A model that knows how its frames look tells which way they went."""
-    model = rolling(tc.Unknown((-1, 1)), (5,))
+    model = rolling(Unknown((-1, 1)), (5,))
     shown = model.decode(model.at(2 * torch.randn(8, 2, 5).double(), 1, range(5)))
     p = model.motion(shown).probs
     torch.testing.assert_close(p.sum(1), torch.ones(8).double())
@@ -136,7 +150,7 @@ def test_the_posterior_over_motions_follows_the_frames():
 
 
 def test_drawn_codes_are_encoded_to_codes_and_samples_are_frames():
-    model = rolling(tc.Unknown((-1, 1)))
+    model = rolling(Unknown((-1, 1)))
     x = model.sample(3, frames=7)
     assert x.shape == (3, 7, *FRAME) and 0 <= x.min() <= x.max() <= 1
     t = model.encode(x)
@@ -152,9 +166,9 @@ def single(seed=0, **settings):
 
 
 MOTIONS = [
-    tc.Known(1),
-    tc.Unknown((-1, 1)),
-    tc.Grouped((1, 1), (tc.Known(0), tc.Unknown((-0.5, 1)))),
+    Known(1),
+    Unknown((-1, 1)),
+    Grouped((1, 1), (Known(0), Unknown((-0.5, 1)))),
 ]
 
 
@@ -178,7 +192,7 @@ def test_training_resumes_bit_for_bit_and_its_folder_is_loaded(motion, tmp_path)
 def test_training_learns_to_predict_patterns_that_it_never_saw():
     patterns = 3 * torch.randn(264, 5)
     x = torch.stack([patterns.roll(lag, 1) for lag in range(5)], 1)[:, :, None, None]
-    capsules, visible = tc.Topography(2, (5,)), tc.Stretch(1)
+    capsules, visible = tc.Topography(2, (5,)), Stretch(1)
     model = tc.RollingVAE.mlp((1, 1, 5), capsules, 16, visible=visible, likelihood="gaussian")
     training = tc.Training(tc.Adam(1e-2), batch=16, epochs=1, epoch_size=16 * 150)
     tc.fit(model, x[64:], training=training, device="cpu", watcher=Silent())
@@ -202,28 +216,28 @@ def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
     assert by_architecture(members) == [[0, 1]]
     x = torch.rand(2, 3, 5, *FRAME)
     noise = [torch.randn(2, 3, 5, *shape) for shape in members[0].noise_shapes]
-    together = Means(Stack(members, 5).model).mapped(x, *noise)
+    together = MeanTerms(Stack(members, 5).model).mapped(x, *noise)
     for n, member in enumerate(members):
-        alone = Means(member)(x[n], *(one[n] for one in noise))
+        alone = MeanTerms(member)(x[n], *(one[n] for one in noise))
         torch.testing.assert_close(together[n], alone)
 
 
 def test_models_of_different_candidates_or_visible_frames_are_not_one_stack():
     models = [
-        single(motion=tc.Known(1)),
-        single(motion=tc.Known(0.4)),
-        single(motion=tc.Unknown((-1, 1))),
-        single(motion=tc.Known(1), visible=tc.Past(3)),
-        single(motion=tc.Known(-2)),  # velocities are tensors of each
+        single(motion=Known(1)),
+        single(motion=Known(0.4)),
+        single(motion=Unknown((-1, 1))),
+        single(motion=Known(1), visible=Past(3)),
+        single(motion=Known(-2)),  # velocities are tensors of each
     ]
     assert by_architecture(models) == [[0, 4], [1], [2], [3]]
 
 
 @every_model
 def test_a_config_builds_the_model_again(motion, shape):
-    model = rolling(motion, shape, visible=tc.RandomFrames(2, 3), likelihood="gaussian")
+    model = rolling(motion, shape, visible=RandomFrames(2, 3), likelihood="gaussian")
     again = build(model.config)
-    assert again.config == model.config and again.visible == tc.RandomFrames(2, 3)
+    assert again.config == model.config and again.visible == RandomFrames(2, 3)
     again.double().load_state_dict(model.state_dict())
     x = frames()
     assert torch.equal(again.encode(x), model.encode(x))
@@ -249,7 +263,7 @@ def test_networks_of_your_own():
 def test_convolutional_networks():
     frame, capsules = (3, 16, 16), tc.Topography(2, (5,))
     networks = ConvEncoder(frame, (2, 5), (4, 8)), ConvDecoder(frame, (2, 5), (4, 8))
-    model = tc.RollingVAE(*networks, capsules, tc.Unknown((-1, 1)))
+    model = tc.RollingVAE(*networks, capsules, Unknown((-1, 1)))
     x = torch.rand(6, 5, *frame)
     tc.fit(model, x, epochs=1, batch=3, device="cpu", watcher=Silent())
     assert model.frame_shape == frame and model.predict(x, some(6, 1, 2)).mean.shape == x.shape
@@ -257,7 +271,7 @@ def test_convolutional_networks():
 
 def test_training_can_be_planned_without_values():
     """Memory is planned on a device that holds shapes only."""
-    model = single(motion=tc.Unknown((-1, 1))).to("meta")
+    model = single(motion=Unknown((-1, 1))).to("meta")
     found = model.evidence(torch.empty(3, 5, *FRAME, device="meta"))
     assert found.elbo.shape == (3, 5)
 
@@ -289,8 +303,8 @@ def test_bad_input_gets_one_sentence(use, message):
     ("settings", "message"),
     [
         (dict(topography=tc.Topography(2, (5,), cyclic=False)), "capsules that are rings"),
-        (dict(motion=tc.Known(1, axis=1)), "axis 1 needs capsules with it"),
-        (dict(motion=tc.Unknown((-4, 1))), "are the same on rings of"),
+        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules with it"),
+        (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
         (dict(hidden=0), "hidden must be a whole number"),
     ],
 )

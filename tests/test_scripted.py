@@ -7,7 +7,7 @@ import torch
 
 import topocaps as tc
 from topocaps.data.moved import MovedDigits, affnist_style
-from topocaps.data.own.moving import moving_images
+from topocaps.data.moving_images import moving_images
 from topocaps.data.transforms import MOTIONS, TransformedImages
 
 GENERATOR = torch.Generator().manual_seed(0)

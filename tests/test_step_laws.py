@@ -13,13 +13,19 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import topocaps as tc
-from topocaps.networks import Linear, Norm
+from topocaps.models.networks import Linear, Norm
 from topocaps.training import Adam, Sgd, Training
-from topocaps.training.descent import Plain, apart, shorten, shorter_by
 from topocaps.training.engine import Engine
-from topocaps.training.factored import Factored, along, move, square
 from topocaps.training.loop import train
 from topocaps.training.stack import Stack
+from topocaps.training.updates.autograd import AutogradUpdate
+from topocaps.training.updates.base import clip_factor, max_relative_difference, scale_gradient
+from topocaps.training.updates.fused import (
+    FusedUpdate,
+    apply_update,
+    radial_squared_norm,
+    squared_norm,
+)
 from topocaps.training.watching import Silent
 
 RULES = {
@@ -63,7 +69,7 @@ def test_an_update_is_that_of_torch_optim(rule):
         for optimiser in (*ours, *theirs):
             optimiser.step()
         size, spread = rule.step_size(rates, torch.tensor(step, **DOUBLE))
-        move(rule, weight, gradient, moments, size, spread)
+        apply_update(rule, weight, gradient, moments, size, spread)
         assert_same(torch.stack([*built]).detach(), torch.stack([*wanted]).detach())
         assert_same(weight, torch.stack([*wanted]).detach())
 
@@ -95,10 +101,10 @@ def test_gradients_are_brought_to_the_longest_allowed():
     gradient = torch.randn(5, 30, **DOUBLE)
     gradient[3, 2], gradient[4, 7] = math.inf, math.nan
     clips = torch.tensor([1.0, 100.0, math.inf, 1.0, math.inf], **DOUBLE)
-    factor = shorter_by(gradient.unflatten(1, (3, 10)).square().sum(2), clips)
+    factor = clip_factor(gradient.unflatten(1, (3, 10)).square().sum(2), clips)
     length = gradient[0].norm().item()
     assert_same(factor, torch.tensor([1 / length, 1.0, 1.0, 0.0, 1.0], **DOUBLE))
-    clipped = shorten(gradient, factor)
+    clipped = scale_gradient(gradient, factor)
     assert_same(clipped[0].norm(), torch.ones((), **DOUBLE))
     assert torch.equal(clipped[1:3], gradient[1:3]) and not clipped[3].any()
 
@@ -107,11 +113,11 @@ def test_the_square_of_a_gradient_is_found_from_its_factors():
     """|dyᵀ x|², and what goes along directions v: |by v|²."""
     x, dy = torch.randn(3, 9, 5), torch.randn(3, 9, 7)
     gradient = torch.einsum("mro,mri->moi", dy.double(), x.double())
-    found = square(x, dy).double()
+    found = squared_norm(x, dy).double()
     torch.testing.assert_close(found, gradient.square().sum((1, 2)), rtol=1e-5, atol=0)
     by, v = torch.randn(3, 7, **DOUBLE), torch.randn(3, 7, 4, 5, **DOUBLE)
     squares = v.square().sum(-1).mT  # parts of rows
-    assert_same(along(by, squares), (by[..., None, None] * v).square().sum((1, 2, 3)))
+    assert_same(radial_squared_norm(by, squares), (by[..., None, None] * v).square().sum((1, 2, 3)))
 
 
 @pytest.mark.parametrize("members", [1, 3])
@@ -123,7 +129,7 @@ def test_how_far_gradients_differ_is_the_worst_tensor_of_the_worst_member(member
         for one, other in zip(some, others, strict=True)
         for a, b in zip(one, other, strict=True)
     )
-    found = apart(some, others, members)
+    found = max_relative_difference(some, others, members)
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
@@ -180,7 +186,7 @@ TOPOGRAPHY = tc.Topography(2, (4,), (3,), window=3)
 class SlowMu(tc.TopographicVAE):
     """A model of which one parameter learns more slowly than the others."""
 
-    def rate_of(self, name):
+    def lr_scale(self, name):
         return 0.25 if name == "mu" else 1.0
 
 
@@ -214,17 +220,18 @@ def test_a_step_descends_the_gradient_of_the_mean_objective(rule, norm, missing)
     members = [model_of(seed, norm=norm).double() for seed in range(3)]
     wanted = copy.deepcopy(members)
     sequences = sequences_of(missing=missing)
-    descent = Plain(Stack(members, FRAMES), Training(rule, batch=BATCH), clips)
+    update = AutogradUpdate(Stack(members, FRAMES), Training(rule, batch=BATCH), clips)
     optimisers = []
     for one in wanted:
         groups = [
-            {"params": [p], "lr": one.rate_of(name) * rule.lr} for name, p in one.named_parameters()
+            {"params": [p], "lr": one.lr_scale(name) * rule.lr}
+            for name, p in one.named_parameters()
         ]
         optimisers.append(reference_optimiser(rule, groups, rule.lr))
-    descent.set_rate(rule.lr)
+    update.set_lr(rule.lr)
     for _ in range(3):
         uniform, noise = drawn_for(wanted[0], 3)
-        terms, _ = descent.step(sequences, uniform, noise)
+        terms, _ = update.step(sequences, uniform, noise)
         for n, (one, optimiser, clip) in enumerate(zip(wanted, optimisers, clips, strict=True)):
             shown = sequences.show(sequences.choose(uniform[n]))
             left = iter([number[n] for number in noise])
@@ -240,14 +247,14 @@ def test_a_step_descends_the_gradient_of_the_mean_objective(rule, norm, missing)
             one.project()
             for value, name in zip(terms[n], one.terms, strict=True):
                 assert_same(value, getattr(found, name)[mask].mean().detach())
-    descent.stack.write_back()
+    update.stack.write_back()
     for one, other in zip(members, wanted, strict=True):
         for (name, p), q in zip(one.named_parameters(), other.parameters(), strict=True):
             assert_same(p, q, name)
 
 
 @pytest.fixture
-def unrounded(monkeypatch, factored_anywhere):
+def unrounded(monkeypatch, fused_anywhere):
     """Fused updates without bf16."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
 
@@ -260,14 +267,14 @@ def test_a_fused_step_is_a_plain_one(members, norm, clip, unrounded):
     sequences, lr = sequences_of(torch.float32), 0.1 if clip is None else 0.1 / clip
     uniform, noise = drawn_for(model_of(0), members, torch.float32)
     moved = []
-    for kind, precision in ((Factored, "bf16"), (Plain, "fp32")):
+    for kind, precision in ((FusedUpdate, "bf16"), (AutogradUpdate, "fp32")):
         training = Training(Sgd(momentum=0.0), batch=BATCH, precision=precision)
         models = [model_of(seed, tc.TopographicVAE, norm=norm) for seed in range(members)]
         before = [[p.detach().clone() for p in one.parameters()] for one in models]
-        descent = kind(Stack(models, FRAMES), training, [clip] * members)
-        descent.set_rate(lr)
-        descent.step(sequences, uniform, noise)
-        descent.stack.write_back()
+        update = kind(Stack(models, FRAMES), training, [clip] * members)
+        update.set_lr(lr)
+        update.step(sequences, uniform, noise)
+        update.stack.write_back()
         moved.append(
             [
                 {name: p - q for (name, p), q in zip(one.named_parameters(), start, strict=True)}
@@ -287,13 +294,13 @@ def test_what_a_fused_step_keeps_beside_weights_is_of_these_weights(norm, unroun
     """The copies that layers multiply by, and lengths of directions."""
     training = Training(Sgd(), batch=BATCH, precision="bf16")
     model = model_of(0, tc.TopographicVAE, norm=norm)
-    descent = Factored(Stack([model], FRAMES), training)
-    descent.set_rate(0.1)
-    descent.step(sequences_of(torch.float32), *drawn_for(model_of(0), 1, torch.float32))
-    for layer in descent.layers:
-        kept = [layer.coarse.clone(), *([layer.squares.sum(1)] if layer.lengths else [])]
+    update = FusedUpdate(Stack([model], FRAMES), training)
+    update.set_lr(0.1)
+    update.step(sequences_of(torch.float32), *drawn_for(model_of(0), 1, torch.float32))
+    for layer in update.layers:
+        kept = [layer.weight_bf16.clone(), *([layer.squares.sum(1)] if layer.lengths else [])]
         layer.refresh()
-        anew = [layer.coarse, *([layer.squares.sum(1)] if layer.lengths else [])]
+        anew = [layer.weight_bf16, *([layer.squares.sum(1)] if layer.lengths else [])]
         for one, other in zip(kept, anew, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 

@@ -10,7 +10,6 @@ import torch
 from conftest import EXTENSIONS, every, every_topography
 
 import topocaps as tc
-from topocaps.examine.topographic import TopographicExamination
 from topocaps.integrations.torchmetrics import EquivarianceError
 from topocaps.metrics import (
     axis_moved,
@@ -21,6 +20,7 @@ from topocaps.metrics import (
     unseen_lags,
 )
 from topocaps.metrics.equivariance import equivariance_errors
+from topocaps.study.evaluation.topographic import TopographicEvaluation
 
 FRAME = (1, 4, 4)
 
@@ -224,7 +224,7 @@ def test_of_two_axes_each_capsule_of_a_sequence_rolls_along_its_own(capsules):
     adapted = EquivarianceError()
     adapted.update(x, walked.axis)
     assert adapted.compute() < 1e-5
-    with pytest.raises(tc.BadInput, match="axes of these capsules are 0 to 1"):
+    with pytest.raises(tc.BadInput, match="axis must be between 0 and 1"):
         equivariance_errors(x, axis=walked.axis - 2)
     mask = torch.ones(8, 5, dtype=torch.bool)
     mask[:, 2] = mask[1, 3] = False
@@ -338,6 +338,6 @@ def test_metrics_of_every_kind_of_topography_are_plain_numbers():
         told = not several or topography.apart
         assert set(found["missing"]) == ({"0.1", "0.3", "0.5"} if told else set())
         assert ("axes" in found) == ("own_axis" in found) == several
-        labels = [row[0] for row in TopographicExamination().table({"": found})]
+        labels = [row.label for row in TopographicEvaluation().quantities([found])]
         assert ("phase along its own axis" in labels) == several
         assert (found["capcorr"] == {}) == (several or not topography.cyclic or rate == 0)

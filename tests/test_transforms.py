@@ -10,7 +10,7 @@ from torch.nn.functional import grid_sample
 import topocaps as tc
 from topocaps.data.geometry import perspective, turned, warp
 from topocaps.data.transforms import DEGREES, MOTIONS, SCALES, STEPS, TransformedImages, rgb
-from topocaps.recipes.data import Mnist
+from topocaps.study.data import Mnist
 
 
 def turn(images, angle, scale):

@@ -5,9 +5,9 @@ import torch
 from conftest import every_topography
 
 import topocaps as tc
-from topocaps import figures
 from topocaps.data import Batch
 from topocaps.integrations.torchmetrics import TraversalGain
+from topocaps.study import figures
 
 FRAME = (1, 4, 4)
 
@@ -132,7 +132,7 @@ def test_mistakes_get_a_sentence(x, how, says):
 
 
 def test_what_does_not_roll_says_so():
-    with pytest.raises(tc.BadInput, match="a PartWhole has no capsules that roll"):
+    with pytest.raises(tc.BadInput, match="PartWhole does not support traversals"):
         tc.traverse(tc.PartWhole((1, 28, 28)), torch.rand(1, 1, 1, 28, 28))
     vectors = tc.VAE.mlp((5,), tc.Topography(2, (3,)))
     with pytest.raises(tc.BadInput, match="channels"):
@@ -158,5 +158,5 @@ def test_the_gain_of_a_walk_is_that_of_its_frames(likelihood):
 
 def test_predictions_of_other_frames_are_refused():
     x = torch.rand(2, 3, 1, 4, 4)
-    with pytest.raises(tc.BadInput, match=r"unseen is \(batch, time\), not .*\(2, 4\)"):
+    with pytest.raises(tc.BadInput, match=r"unseen \(batch, time\), not .*\(2, 4\)"):
         tc.metrics.prediction(x, x, torch.ones(2, 4, dtype=torch.bool))

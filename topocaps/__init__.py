@@ -1,61 +1,53 @@
 """Generative capsules: organised latent variables that move when the world moves."""
 
-from topocaps import capsules, data, metrics, recipes
+from topocaps import capsules, data, metrics
 from topocaps.capsules import PartWhole
 from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
-from topocaps.latents.motion import Grouped, Known, Motion, Unknown
+from topocaps.latents import motion as motions
 from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
-from topocaps.metrics import evaluate
+from topocaps.metrics import DecodedTraversal, evaluate
 from topocaps.models import (
     VAE,
     Evidence,
     Likelihood,
-    Past,
-    RandomFrames,
     RollingVAE,
-    Stretch,
     TopographicVAE,
     log_px,
     log_px_paper,
+    visible,
 )
+from topocaps.papers import recipes
 from topocaps.references import citation
+from topocaps.study.traversals import traverse
 from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
-from topocaps.traversing import Walk, traverse
 from topocaps.version import __version__
 
 __all__ = [
     "VAE",
     "Adam",
     "BadInput",
+    "DecodedTraversal",
     "Evidence",
-    "Grouped",
     "Interrupted",
-    "Known",
     "Likelihood",
-    "Motion",
     "NonFinite",
     "PartWhole",
-    "Past",
     "Precision",
     "ProductOfStudentT",
-    "RandomFrames",
     "RollingVAE",
     "Run",
     "Sequences",
     "Sgd",
-    "Stretch",
     "TopocapsError",
     "TopographicStudentT",
     "TopographicVAE",
     "Topography",
     "Training",
-    "Unknown",
-    "Walk",
     "__version__",
     "capsules",
     "citation",
@@ -67,10 +59,17 @@ __all__ = [
     "log_px",
     "log_px_paper",
     "metrics",
+    "motions",
     "pretrained",
     "recipes",
     "studentize",
     "traverse",
+    "visible",
 ]
 
 LOGGERS.append(events_in)
+
+
+def __dir__() -> list[str]:
+    """List the public names alone."""
+    return __all__

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -13,19 +14,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from topocaps import figures, study
-from topocaps.arithmetic import steady_arithmetic
+from topocaps.device import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
-from topocaps.examine.topographic import examples, how_to_walk
-from topocaps.files import make_folder
-from topocaps.fitting import EPOCHS, fit_own
+from topocaps.io import make_folder
 from topocaps.models.sequence import SequenceModel
-from topocaps.recipes import RECIPES, find
-from topocaps.recipes.data import OwnSequences
-from topocaps.reproduce import missing, named, names
-from topocaps.reproduce import reproduce as run_tables
-from topocaps.results import Results
-from topocaps.results_page import draw, write_page
+from topocaps.papers.page import draw, write_page
+from topocaps.papers.recipes import RECIPES, find
+from topocaps.papers.reproduce import missing, named, names
+from topocaps.papers.reproduce import reproduce as run_tables
+from topocaps.papers.results import Results
+from topocaps.study import figures
+from topocaps.study.data import OwnSequences
+from topocaps.study.evaluation.topographic import examples, traversal_options
+from topocaps.study.finished import Finished
+from topocaps.study.fit import EPOCHS, fit_own
+from topocaps.study.report import compare
+from topocaps.study.runs import Job, evaluate_run, run_jobs, run_side_by_side
 from topocaps.version import __version__
 
 app = typer.Typer(
@@ -60,8 +64,9 @@ def demo(
 
     Example: topocaps demo --out runs/demo
     """
-    runs = study.run_demo(out, device, _say)
-    _print_table(study.compare(runs))
+    models = [find("sprites/tvae"), find("sprites/vae")]
+    runs = run_side_by_side(models, out, device, _say)
+    _print_table(compare(runs))
     picture = runs[0].folder.figures / "traversal.png"
     _out.print(f"\nThe rolled row follows the input row:  {picture}", soft_wrap=True)
     _out.print(f"Everything on one page, offline:       {out / 'report.html'}", soft_wrap=True)
@@ -95,10 +100,10 @@ def train(
     chosen = find(recipe).change(changes)
     base = out or Path("runs") / recipe.replace("/", "-")
     folders = [base] if seeds == 1 else [base / f"seed-{seed + n}" for n in range(seeds)]
-    jobs = [study.Job(chosen, folder, seed + n) for n, folder in enumerate(folders)]
-    finished = list(study.run_jobs(jobs, data, device, _say))
+    jobs = [Job(chosen, folder, seed + n) for n, folder in enumerate(folders)]
+    finished = list(run_jobs(jobs, data, device, _say))
     if finished:
-        _print_table(study.compare(finished))
+        _print_table(compare(finished))
     for run in finished:
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
     if len(finished) < len(jobs):
@@ -142,7 +147,7 @@ def fit(
         )  # fmt: skip
     except BadInput as error:
         raise BadInput(_with_options(str(error))) from None
-    _print_table(study.compare([run]))
+    _print_table(compare([run]))
     _out.print(f"report: {run.folder.report}", soft_wrap=True)
 
 
@@ -170,11 +175,11 @@ def evaluate(
 
     Example: topocaps evaluate runs/demo/tvae --json
     """
-    finished = study.evaluate_run(run, device, data)
+    finished = evaluate_run(run, device, data)
     if as_json:
         print(finished.folder.metrics.read_text(), end="")
     else:
-        _print_table(study.compare([finished]))
+        _print_table(compare([finished]))
 
 
 @app.command()
@@ -190,16 +195,16 @@ def traverse(
 
     Example: topocaps traverse runs/demo/tvae --each 3 --out traversals.png
     """
-    finished = study.Finished.open(run)
+    finished = Finished.open(run)
     if not isinstance(finished.model, SequenceModel):
         raise BadInput(
             f"{run} has no capsules that roll: see its {finished.folder.report.name} "
             f"(topocaps evaluate {run} writes it)"
         )
-    held_out = study.data_of(run, finished.settings, data).held_out
+    held_out = finished.recipe.data.load(data).held_out
     shown = examples(held_out, each)
-    how = how_to_walk(finished.settings)
-    figure = figures.traversals(finished.model, shown, held_out.names, **how)
+    options = asdict(traversal_options(finished.recipe))
+    figure = figures.traversals(finished.model, shown, held_out.names, **options)
     path = out or finished.folder.figures / "traversal.png"
     if path.is_dir():
         raise BadInput(f"{path} is a folder: name a file in it, such as {path / 'traversal.png'}")
@@ -261,7 +266,7 @@ def recipes(as_json: AsJson = False) -> None:
     Example: topocaps recipes --json
     """
     if as_json:
-        print(json.dumps({name: recipe.describe() for name, recipe in RECIPES.items()}, indent=2))
+        print(json.dumps({name: recipe.to_json() for name, recipe in RECIPES.items()}, indent=2))
         return
     for name, recipe in RECIPES.items():
         _out.print(f"{name:34} {recipe.about}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The package's own errors: each says what was wrong, where, and what to do."""
+"""Errors of the package, checks of arguments, and numbers in messages."""
 
 from __future__ import annotations
 
@@ -75,3 +75,12 @@ def check_seed(seed: int) -> None:
     """Refuse what generators do not take."""
     if not 0 <= seed < 2**63:
         raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless ``n`` is 1.
+
+    >>> counted(1, "epoch"), counted(2000, "frame")
+    ('1 epoch', '2,000 frames')
+    """
+    return f"{n:,} {noun}" + "s" * (n != 1)

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 import topocaps as tc
-from topocaps.figures import ACCENT, GREY, canvas, save
+from topocaps.study.figures import ACCENT, GREY, canvas, save
 
 IMAGES = Path(__file__).parents[1] / "images"
 FRAMES = SITES = 9

@@ -1,8 +1,8 @@
-r"""Presences that are relaxed: the binary Concrete distribution, by its logit.
+r"""Binary Concrete distribution of relaxed presences, in terms of their logits.
 
-:math:`t = \sigma(\ell)`, :math:`\ell = (\text{logits} + L) / \tau` with L logistic (Maddison et
-al. 2016). Densities are those of :math:`\ell`: the change from t to it is the same in every density
-of a bound, and leaves it.
+A relaxed presence is :math:`t = \sigma(\ell)` with :math:`\ell = (\text{logits} + L) / \tau`.
+L is logistic (Maddison et al. 2016). Densities are of :math:`\ell`, because the Jacobian of t is
+the same in p and q and cancels in the bound.
 """
 
 from __future__ import annotations
@@ -13,35 +13,44 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-_SMALL = 0.02
+_SERIES = 0.02  # differences below it use the Taylor series of the KL
 
 
 def draw(logits: Tensor, normal: Tensor, temperature: float) -> Tensor:
-    r""":math:`\ell` from standard normal numbers, made logistic by their distribution function."""
+    r"""Transform standard normal noise into a draw of :math:`\ell`."""
     below, above = (torch.erfc(sign * normal / math.sqrt(2)) for sign in (-1, 1))
     logistic = below.log() - above.log()
     return (logits + logistic) / temperature
 
 
+def sample(logits: Tensor, temperature: float, relaxed: bool) -> Tensor:
+    r"""Draw :math:`\ell`; if not ``relaxed``, :math:`\pm\infty` for presences of 1 and 0."""
+    value = draw(logits, torch.randn_like(logits), temperature)
+    if relaxed:
+        return value
+    present = torch.rand_like(logits) < logits.sigmoid()
+    return torch.where(present, torch.inf, -torch.inf).to(logits)
+
+
 def log_density(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    r"""Of :math:`\ell` = ``value``."""
-    apart = logits - temperature * value
-    return math.log(temperature) + apart - 2 * softplus(apart)
+    r"""Log density of :math:`\ell` at ``value``."""
+    difference = logits - temperature * value
+    return math.log(temperature) + difference - 2 * softplus(difference)
 
 
-def log_chance(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    r"""As ``log_density``; of a certain presence, :math:`\pm\infty`, the log of its probability."""
+def log_prob(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
+    r"""Log density of a finite value; log probability of a certain presence, :math:`\pm\infty`."""
     certain = value.isinf()
     relaxed = log_density(value.masked_fill(certain, 0.0), logits, temperature)
     return torch.where(certain, logsigmoid(logits.where(value > 0, -logits)), relaxed)
 
 
-def kl(logits: Tensor, prior_logits: Tensor) -> Tensor:
-    r""":math:`\delta \coth(\delta/2) - 2` at equal temperatures, :math:`\delta` between logits.
+def kl(logits: Tensor, prior_logits: Tensor | float) -> Tensor:
+    r"""KL divergence at equal temperatures: :math:`\delta \coth(\delta/2) - 2`.
 
-    The temperature scales both alike and drops out.
+    :math:`\delta` is the difference of the logits. The temperature cancels.
     """
-    apart = logits - prior_logits
-    near = apart.abs() < _SMALL
-    safe = torch.where(near, 1.0, apart)
-    return torch.where(near, apart.square() / 6, safe / (safe / 2).tanh() - 2)
+    difference = logits - prior_logits
+    small = difference.abs() < _SERIES
+    safe = torch.where(small, 1.0, difference)
+    return torch.where(small, difference.square() / 6, safe / (safe / 2).tanh() - 2)

@@ -9,68 +9,73 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from topocaps.capsules import poses
-from topocaps.capsules.layers import Belief, Capsules
+from topocaps.capsules.layers import Capsules, LayerPosterior
+from topocaps.capsules.settings import HEADS
 from topocaps.data import geometry
 
-_CLOSE = 0.03  # where the spread of a pose starts
-HEADS = 4
-_LOUD = 4.0  # what the numbers of parts are multiplied with for wholes to hear them
+# Sizes of supplement B; the paper has no embedding of parts.
+_CHANNELS = 32
+_INDUCING_POINTS = 32
+_CODE = 32
+_EMBEDDING = 16
+_INITIAL_SPREAD = 0.03  # standard deviation of Normal poses
+_INPUT_SCALE = 4.0  # of the set transformer, whose output stays constant on small inputs
 
 
 def _spread(raw: Tensor) -> Tensor:
-    return softplus(raw + math.log(math.expm1(_CLOSE)))
+    return softplus(raw + math.log(math.expm1(_INITIAL_SPREAD)))
 
 
 class PartEncoder(nn.Module):
-    """q(t, A of parts | x): four convolutions, and for every part a look at where it matters.
+    """q(t, A of parts | x): four convolutions, and attentive pooling for each part.
 
-    Attentive pooling (Kosiorek et al. 2019): each part has its own weights over places, which add
-    up to 1, for its own numbers. Numbers also see where a place is (not the paper's), since a
-    weighted mean does not know it.
+    Each part has its own softmax weights over positions (Kosiorek et al. 2019). The coordinates of
+    a position are additional features, because a weighted mean contains no position (not in the
+    paper).
+
+    Args:
+        base: pose (6,) that is added to the output.
+        delta: poses are points.
     """
 
     base: Tensor
     places: Tensor
 
-    def __init__(
-        self, parts: int, frame_shape: tuple[int, ...], base: Tensor, width: int = 32
-    ) -> None:
+    def __init__(self, parts: int, frame_shape: tuple[int, ...], base: Tensor, delta: bool) -> None:
         super().__init__()
-        channels = frame_shape[0]
-        steps = ((channels, 2), (width, 2), (width, 1), (width, 1))
-        layers = [
-            (nn.Conv2d(wide, width, 3, stride, padding=1), nn.ELU()) for wide, stride in steps
-        ]
-        self.look = nn.Sequential(*(layer for pair in layers for layer in pair))
-        #: of every part: a presence, a pose, the spread of a pose, a weight
+        self.parts, self.delta = parts, delta
+        layers: list[nn.Module] = []
+        for inputs, stride in ((frame_shape[0], 2), *((_CHANNELS, s) for s in (2, 1, 1))):
+            layers += [nn.Conv2d(inputs, _CHANNELS, 3, stride, padding=1), nn.ELU()]
+        self.look = nn.Sequential(*layers)
+        #: for each part: the logit of its presence, pose, spread of the pose, attention logit
         self.numbers = 2 + 2 * poses.NUMBERS
-        self.read = nn.Conv2d(width + 2, parts * self.numbers, 1)
-        self.parts = parts
+        self.read = nn.Conv2d(_CHANNELS + 2, parts * self.numbers, 1)
         self.register_buffer("base", base)
         height, width = (-(-side // 4) for side in frame_shape[1:])
         places = geometry.grid(height, width).permute(2, 0, 1)
         self.register_buffer("places", places, persistent=False)
 
-    def forward(self, x: Tensor) -> Belief:
-        front = x.shape[:-3]
-        seen = self.look(x.flatten(0, -4))
-        seen = torch.cat([seen, self.places.expand(len(seen), -1, -1, -1)], 1)
-        found = self.read(seen).unflatten(1, (self.parts, self.numbers)).flatten(3)
-        weights = found[:, :, -1:].softmax(-1)
-        pooled = (weights * found[:, :, :-1]).sum(-1).unflatten(0, front)
-        logits, where, raw = pooled.split([1, poses.NUMBERS, poses.NUMBERS], -1)
-        return Belief(logits[..., 0], self.base + where, _spread(raw))
+    def forward(self, x: Tensor) -> LayerPosterior:
+        """Encode images (…, *frame)."""
+        features = self.look(x.flatten(0, -4))
+        features = torch.cat([features, self.places.expand(len(features), -1, -1, -1)], 1)
+        numbers = self.read(features).unflatten(1, (self.parts, self.numbers)).flatten(3)
+        weights = numbers[:, :, -1:].softmax(-1)
+        pooled = (weights * numbers[:, :, :-1]).sum(-1).unflatten(0, x.shape[:-3])
+        logits, pose, raw = pooled.split([1, poses.NUMBERS, poses.NUMBERS], -1)
+        spread = None if self.delta else _spread(raw)
+        return LayerPosterior(logits[..., 0], self.base + pose, spread)
 
 
 class _Attention(nn.Module):
-    """Queries attend to a set, layer norms first; then each by itself (Lee et al. 2019).
+    """Attention of queries to a set, and a residual MLP, both after layer norm (Lee et al. 2019).
 
-    Queries (1, …) are the same for every set, and are looked at once.
+    Queries may be (1, queries, width): they are the same for every set.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = heads
         self.before, self.about = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
@@ -79,24 +84,25 @@ class _Attention(nn.Module):
         )
 
     def forward(self, queries: Tensor, items: Tensor) -> Tensor:
-        query = self._by_head(self.query(self.before(queries)))
+        query = _by_head(self.query(self.before(queries)))
         key, value = self.key_value(self.about(items)).chunk(2, -1)
         query = query.expand(len(items), -1, -1, -1)
-        found = scaled_dot_product_attention(query, self._by_head(key), self._by_head(value))
-        queries = queries + self.out(found.transpose(1, 2).flatten(2))
+        attended = scaled_dot_product_attention(query, _by_head(key), _by_head(value))
+        queries = queries + self.out(attended.transpose(1, 2).flatten(2))
         return queries + self.alone(queries)
 
-    def _by_head(self, items: Tensor) -> Tensor:
-        return items.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+def _by_head(items: Tensor) -> Tensor:
+    return items.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
 class _InducedAttention(nn.Module):
-    """ISAB: a set attends to itself through a few learned points."""
+    """ISAB: self-attention of a set through learned inducing points (Lee et al. 2019)."""
 
-    def __init__(self, width: int, heads: int, points: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.points = nn.Parameter(torch.randn(points, width) / width**0.5)
-        self.gather, self.spread = _Attention(width, heads), _Attention(width, heads)
+        self.points = nn.Parameter(torch.randn(_INDUCING_POINTS, width) / width**0.5)
+        self.gather, self.spread = _Attention(width), _Attention(width)
 
     def forward(self, items: Tensor) -> Tensor:
         return self.spread(items, self.gather(self.points[None], items))
@@ -105,49 +111,45 @@ class _InducedAttention(nn.Module):
 class WholeEncoder(nn.Module):
     """q(t, A of wholes | t, A of parts): a set transformer.
 
-    Parts are told by their poses less the base pose, by the same where they are there, by their
-    presences and by an embedding of which part it is; made loud, since a set transformer that
-    hears too little never wakes up.
+    The features of a part are its pose relative to ``base``, the same times its presence, its
+    presence, and a learned embedding of its index.
+
+    Args:
+        base: pose (6,) about which the poses of parts vary.
+        delta: poses are points.
     """
 
     base: Tensor
 
     def __init__(
-        self,
-        parts: int,
-        wholes: int,
-        base: Tensor,
-        width: int = 128,
-        depth: int = 4,
-        heads: int = HEADS,
-        points: int = 32,
-        code: int = 32,
-        name: int = 16,
+        self, parts: int, wholes: int, base: Tensor, width: int, depth: int, delta: bool
     ) -> None:
         super().__init__()
-        self.names = nn.Parameter(torch.randn(parts, name))
-        self.enter = nn.Linear(2 * poses.NUMBERS + 1 + name, width)
-        self.among = nn.Sequential(*(_InducedAttention(width, heads, points) for _ in range(depth)))
+        self.delta = delta
+        self.names = nn.Parameter(torch.randn(parts, _EMBEDDING))
+        self.enter = nn.Linear(2 * poses.NUMBERS + 1 + _EMBEDDING, width)
+        self.among = nn.Sequential(*(_InducedAttention(width) for _ in range(depth)))
         self.seed = nn.Parameter(torch.randn(1, width) / width**0.5)
-        self.pool = _Attention(width, heads)
-        self.code = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, code))
+        self.pool = _Attention(width)  # PMA
+        self.code = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, _CODE))
 
         def head(numbers: int) -> nn.Module:
-            return nn.Sequential(nn.Linear(code, width), nn.ELU(), nn.Linear(width, numbers))
+            return nn.Sequential(nn.Linear(_CODE, width), nn.ELU(), nn.Linear(width, numbers))
 
         self.presence = head(wholes)
         self.pose, self.spread = (head(wholes * poses.NUMBERS) for _ in range(2))
         self.register_buffer("base", base)
 
-    def forward(self, parts: Capsules) -> Belief:
-        front = parts.logits.shape[:-1]
-        there = parts.presences[..., None]
-        where = _LOUD * (parts.poses - self.base)
-        names = self.names.expand(*front, -1, -1)
-        items = torch.cat([where, where * there, _LOUD * (there - 0.5), names], -1)
+    def forward(self, parts: Capsules) -> LayerPosterior:
+        """Encode values of parts (…, parts)."""
+        leading = parts.logits.shape[:-1]
+        presence = parts.presences[..., None]
+        pose = _INPUT_SCALE * (parts.poses - self.base)
+        names = self.names.expand(*leading, -1, -1)
+        items = torch.cat([pose, pose * presence, _INPUT_SCALE * (presence - 0.5), names], -1)
         items = self.among(self.enter(items).flatten(0, -3))
         pooled = self.pool(self.seed[None], items)[:, 0]
-        code = self.code(pooled).unflatten(0, front)
-        numbers = (-1, poses.NUMBERS)
-        spread = _spread(self.spread(code).unflatten(-1, numbers))
-        return Belief(self.presence(code), self.pose(code).unflatten(-1, numbers), spread)
+        code = self.code(pooled).unflatten(0, leading)
+        shape = (-1, poses.NUMBERS)
+        spread = None if self.delta else _spread(self.spread(code).unflatten(-1, shape))
+        return LayerPosterior(self.presence(code), self.pose(code).unflatten(-1, shape), spread)

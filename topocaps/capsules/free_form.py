@@ -1,4 +1,4 @@
-"""Inference for one image at a time: its own q, optimised (section 2.4)."""
+"""Free-form inference: the posterior of each image, optimised by itself (section 2.4)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from topocaps.capsules import poses
-from topocaps.capsules.layers import Belief, Capsules
-from topocaps.capsules.model import PartWhole, in_image
+from topocaps.capsules.layers import Capsules, LayerPosterior
+from topocaps.capsules.model import PartWhole
 from topocaps.errors import BadInput, positive, whole_number
 
-FROM_ENCODER, FROM_BELIEFS = 0.03, 0.003  # learning rates
+FROM_ENCODER, FROM_POSTERIORS = 0.03, 0.003  # learning rates
 
 
 @dataclass(frozen=True)
 class FreeForm:
-    """What optimisation found for a batch of images."""
+    """Result of free-form inference for a batch of images."""
 
-    beliefs: tuple[Belief, ...]  #: q of every layer, wholes first
-    bounds: Tensor  #: of every image before every step and after the last: (steps + 1, …)
-    turn: Tensor | None  #: of the scenes, where they turn: it stays as it was inferred
+    posteriors: tuple[LayerPosterior, ...]  #: q of every layer, wholes first
+    bounds: Tensor  #: of each image before every step and after the last: (steps + 1, …)
+    rotation: Tensor | None  #: of the scenes, (…, 6), which is not optimised; None without turns
 
     def parts(self, model: PartWhole) -> Capsules:
-        """Parts as they are most to be expected, where they are in the image."""
-        return in_image(self.beliefs[-1].values(model.temperature), self.turn)
+        """Most probable parts, with their poses in the image."""
+        return self.posteriors[-1].mode(model.temperature).rotated(self.rotation)
 
 
 @torch.inference_mode(False)
@@ -35,107 +35,106 @@ class FreeForm:
 def optimise(
     model: PartWhole,
     x: Tensor,
-    beliefs: Sequence[Belief] | None = None,
-    turn: Tensor | None = None,
+    posteriors: Sequence[LayerPosterior] | None = None,
+    rotation: Tensor | None = None,
     *,
     steps: int = 100,
     lr: float | None = None,
 ) -> FreeForm:
-    """Raise each image's bound in the parameters of its own q; the model stays as it is.
+    """Maximise the bound of each image over the parameters of its own q.
 
-    Starts from the encoder's q, or from ``beliefs`` (wholes first), which where scenes turn are of
-    images with their ``turn``. Every step draws presences and poses, sums selections out given them
-    (the E-step of the routing) and moves q up the gradient: Adam, whose steps shrink to nothing
-    along a cosine. Images do not know of each other, so a batch is as good as one by one.
-    Its ``lr`` is 0.03 from the encoder's q and, unless given, a tenth of that from ``beliefs``,
-    which are good already: in directions that the image says little of, a large one wanders.
+    The model does not change. Each step draws presences and poses, sums out the selections given
+    these (the E-step of the routing) and updates q by Adam, with a cosine schedule to 0. Images are
+    independent of each other, so a batch gives the same as single images.
+
+    Args:
+        x: images (…, *frame).
+        posteriors: initial q of every layer, wholes first; the encoder's by default.
+        rotation: rotations (…, 6) of the scenes, if ``model.turns`` is above 1. ``posteriors`` need
+            the rotation that they were inferred with; by default, it is inferred.
+        lr: 0.03 by default, and 0.003 from given ``posteriors``: at a high rate, they drift along
+            the directions that the image determines poorly.
     """
     steps = whole_number("steps", steps)
-    if lr is None:
-        lr = FROM_ENCODER if beliefs is None else FROM_BELIEFS
-    lr = positive("lr", lr)
+    default = FROM_ENCODER if posteriors is None else FROM_POSTERIORS
+    lr = positive("lr", default if lr is None else lr)
     model.check(x)
-    _check_start(model, x, beliefs, turn)
-    x = x.clone() if x.is_inference() else x  # of such a one no gradient is taken
+    _check_start(model, x, posteriors, rotation)
+    x = x.clone() if x.is_inference() else x  # autograd refuses inference tensors
     with torch.no_grad():
-        turn = model.upright(x) if turn is None else turn.clone()
-        start = model.believe(x, turn) if beliefs is None else tuple(beliefs)
-    leaves = [leaf for belief in start for leaf in _leaves(belief)]
-    rule = torch.optim.Adam(leaves, lr=lr)
+        rotation = model.infer_rotation(x) if rotation is None else rotation.clone()
+        start = model.encode(x, rotation) if posteriors is None else posteriors
+    layers = [[v.detach().clone().requires_grad_() for v in _numbers(q)] for q in start]
+    leaves = [leaf for layer in layers for leaf in layer]
+    optimiser = torch.optim.Adam(leaves, lr=lr)
     bounds = []
     for step in range(steps + 1):
-        current = _beliefs(leaves, start)
-        bound = model.bound(x, current, model.draw(current), turn).elbo
+        current = tuple(_posterior(*layer) for layer in layers)
+        bound = model.bound(x, current, model.draw(current), rotation).elbo
         bounds.append(bound.detach())
         if step == steps:
             break
-        rule.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
-        gradients = torch.autograd.grad(-bound.sum(), leaves)
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            leaf.grad = gradient
-        rule.step()
-    found = _beliefs([leaf.detach() for leaf in leaves], start)
-    return FreeForm(found, torch.stack(bounds), turn)
+        optimiser.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimiser.zero_grad()
+        (-bound.sum()).backward(inputs=leaves)
+        optimiser.step()
+    optimised = tuple(_posterior(*(leaf.detach() for leaf in layer)) for layer in layers)
+    return FreeForm(optimised, torch.stack(bounds), rotation)
 
 
-def moved(beliefs: Sequence[Belief], by: Tensor, turn: Tensor | None = None) -> tuple[Belief, ...]:
-    """Beliefs about an image, for the image moved ``by`` a map (6,): everything moves with it.
+def move_posteriors(
+    posteriors: Sequence[LayerPosterior], by: Tensor, rotation: Tensor | None = None
+) -> tuple[LayerPosterior, ...]:
+    """Posteriors of the image moved ``by`` a map (6,), from those of the image.
 
-    Parts are drawn by A, and objects above them stand at I + A; spreads stay. In a scene that is
-    turned by R, poses are those before the ``turn``: the map G of the image is R⁻¹ G R of them.
+    Parts have the pose A, and objects above them I + A. Spreads do not change. In a scene with a
+    ``rotation`` R, poses are those before R, so the map G of the image is R⁻¹ G R of poses.
     """
-    if turn is not None:
-        by = poses.after(poses.after(turn, by), poses.inverse(turn))[..., None, :]
+    if rotation is not None:
+        by = poses.compose(poses.compose(rotation, by), poses.inverse(rotation))[..., None, :]
     identity = poses.scaled(1.0).to(by)
-    found = []
-    for layer, belief in enumerate(beliefs):
-        lowest = layer == len(beliefs) - 1
-        stands = belief.poses if lowest else identity + belief.poses
-        there = poses.after(stands, by)
-        found.append(Belief(belief.logits, there if lowest else there - identity, belief.spread))
-    return tuple(found)
+    *above, parts = posteriors
+    moved = [(q, poses.compose(identity + q.poses, by) - identity) for q in above]
+    moved.append((parts, poses.compose(parts.poses, by)))
+    return tuple(LayerPosterior(q.logits, pose, q.spread) for q, pose in moved)
 
 
 def _check_start(
-    model: PartWhole, x: Tensor, beliefs: Sequence[Belief] | None, turn: Tensor | None
+    model: PartWhole,
+    x: Tensor,
+    posteriors: Sequence[LayerPosterior] | None,
+    rotation: Tensor | None,
 ) -> None:
-    """Refuse beliefs that are not of these images and this model, and turns that are none."""
-    front = tuple(x.shape[:-3])
-    if turn is not None and model.turns == 1:
-        raise BadInput("scenes of this model do not turn: give no turn")
-    if turn is not None and tuple(turn.shape) != (*front, poses.NUMBERS):
+    """Raise `BadInput` for posteriors and rotations that do not fit the images and the model."""
+    leading = tuple(x.shape[:-3])
+    if rotation is not None and model.turns == 1:
+        raise BadInput("this model has turns=1: rotation must be None")
+    if rotation is not None and tuple(rotation.shape) != (*leading, poses.NUMBERS):
         raise BadInput(
-            f"images {front} have turns {(*front, poses.NUMBERS)}, not {tuple(turn.shape)}"
+            f"rotation must be {(*leading, poses.NUMBERS)} for images {leading}, not "
+            f"{tuple(rotation.shape)}"
         )
-    if beliefs is None:
+    if posteriors is None:
         return
-    if turn is None and model.turns > 1:
-        raise BadInput("beliefs are of scenes that were turned: give their turn, too")
-    found = [tuple(belief.poses.shape) for belief in beliefs]
-    wanted = [(*front, size, poses.NUMBERS) for size in model.sizes]
-    if found != wanted or any(b.logits.shape != b.poses.shape[:-1] for b in beliefs):
+    if rotation is None and model.turns > 1:
+        raise BadInput("posteriors of a model with turns need the rotation of their scenes")
+    shapes = [tuple(q.poses.shape) for q in posteriors]
+    wanted = [(*leading, size, poses.NUMBERS) for size in model.sizes]
+    if shapes != wanted or any(q.logits.shape != q.poses.shape[:-1] for q in posteriors):
         raise BadInput(
-            f"beliefs must be of every layer, wholes first, with poses {wanted}, not {found}"
+            f"posteriors must be of every layer, wholes first, with poses {wanted}, not {shapes}"
         )
-    for belief in beliefs:
-        spread = () if belief.spread is None else (belief.spread.log(),)
-        values = (belief.logits, belief.poses, *spread)
-        if any(value.dtype != x.dtype or not value.isfinite().all() for value in values):
-            raise BadInput(f"beliefs must be finite, {x.dtype}, with spreads above 0")
-        if belief.spread is not None and belief.spread.shape != belief.poses.shape:
-            raise BadInput("spreads of beliefs must have the shape of their poses")
+    for q in posteriors:
+        if any(value.dtype != x.dtype or not value.isfinite().all() for value in _numbers(q)):
+            raise BadInput(f"posteriors must be finite, {x.dtype}, with spreads above 0")
+        if q.spread is not None and q.spread.shape != q.poses.shape:
+            raise BadInput("spreads of posteriors must have the shape of their poses")
 
 
-def _leaves(belief: Belief) -> list[Tensor]:
-    """What is optimised: logits, poses and, of Normal ones, the logs of spreads."""
-    spread = [] if belief.spread is None else [belief.spread.log()]
-    values = (belief.logits, belief.poses, *spread)
-    return [value.detach().clone().requires_grad_() for value in values]
+def _numbers(q: LayerPosterior) -> list[Tensor]:
+    """What is optimised: logits, poses and, if these are Normal, the log of their spread."""
+    return [q.logits, q.poses, *([] if q.spread is None else [q.spread.log()])]
 
 
-def _beliefs(leaves: Sequence[Tensor], like: Sequence[Belief]) -> tuple[Belief, ...]:
-    rest = iter(leaves)
-    return tuple(
-        Belief(next(rest), next(rest), None if one.spread is None else next(rest).exp())
-        for one in like
-    )
+def _posterior(logits: Tensor, pose: Tensor, log_spread: Tensor | None = None) -> LayerPosterior:
+    return LayerPosterior(logits, pose, None if log_spread is None else log_spread.exp())

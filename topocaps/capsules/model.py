@@ -1,9 +1,9 @@
-"""The part-whole capsule model (Smith et al. 2020): its density, its bound, its networks."""
+"""The part-whole capsule model (Smith et al. 2020): density, inference and bound."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -13,14 +13,8 @@ from torch import Tensor, nn
 
 from topocaps.capsules import concrete, poses
 from topocaps.capsules.encoders import PartEncoder, WholeEncoder
-from topocaps.capsules.layers import (
-    Belief,
-    Capsules,
-    Connection,
-    certainly,
-    log_normal,
-)
-from topocaps.capsules.settings import PartWholeSettings, Poses
+from topocaps.capsules.layers import Capsules, Connection, LayerPosterior, log_normal
+from topocaps.capsules.settings import PartWholeSettings, Poses, whole_numbers
 from topocaps.capsules.templates import Templates
 from topocaps.data import geometry
 from topocaps.errors import BadInput, whole_number
@@ -39,30 +33,30 @@ SMITH_2020 = """\
 
 @dataclass(frozen=True)
 class Scene:
-    """A drawing of the generative model: capsules of all layers, whom they selected, the image."""
+    """A sample of the generative model."""
 
-    layers: tuple[Capsules, ...]
-    selected: tuple[Tensor, ...]  #: of every layer but the first; 0 is the dummy
-    turn: Tensor  #: the map of the whole scene, (…, 6)
-    x: Tensor
+    layers: tuple[Capsules, ...]  #: of all layers, wholes first
+    selected: tuple[Tensor, ...]  #: s of every layer but the first, (…, capsules); 0 is the dummy
+    rotation: Tensor  #: of the scene, (…, 6)
+    x: Tensor  #: the image, (…, *frame)
 
 
 @dataclass(frozen=True)
 class CapsuleEvidence:
-    """The terms of the bound (Eq. 8) in nats and what tells whether it is alive: (batch, time).
+    """Terms of the bound (Eq. 8) in nats, and monitors of collapse: each (batch, time).
 
-    With Delta poses the entropy of q(A) is missing, and ``elbo`` is no bound.
+    With Delta poses, ``elbo`` omits the entropy of q(A) and does not bound log p(x).
     """
 
     log_px_given_t: Tensor
-    kl_parts: Tensor  #: of all layers but the top: log q - log p, drawn
+    kl_parts: Tensor  #: log q - log p of all layers below the wholes, of one sample
     kl_wholes: Tensor
-    presence_nats: Tensor  #: of wholes, within ``kl_wholes``: how far they are from their prior
-    logit_spread: Tensor  #: how far the presences of wholes vary over images; 0 is dead
-    largest_share: Tensor  #: of the parts that wholes take, of the one that takes most
-    clutter: Tensor  #: the dummy's share of all; both are of the layers where they are greatest
-    wholes_on: Tensor
-    parts_on: Tensor
+    presence_nats: Tensor  #: the share of presences in ``kl_wholes``
+    logit_spread: Tensor  #: standard deviation over images of the logits of q(t⁰), mean of wholes
+    largest_share: Tensor  #: share of one parent in the children of all but the dummy; the maximum
+    clutter: Tensor  #: share of the dummy in all children; the maximum over layers
+    wholes_on: Tensor  #: sum of the presences of wholes
+    parts_on: Tensor  #: sum of the presences of parts
 
     @property
     def elbo(self) -> Tensor:
@@ -75,15 +69,19 @@ class CapsuleEvidence:
 
 @family
 class PartWhole(GenerativeModel):
-    """Wholes are made of parts, and parts of templates; poses go down by affine maps.
+    """Capsule model of wholes and parts; poses of parts are affine maps of those of wholes.
 
-    ``sizes`` are capsules of every layer, wholes first. Images x: (batch, time, *frame); every
-    frame is an image of its own.
+    Images x are (batch, time, *frame), and every frame is an independent image.
 
-    ``turns`` (not the paper's) gives the scene a pose of its own: one of so many rotations, each as
-    probable as the others, by which everything in it is turned. Which it is, is inferred: images
-    are looked at in every rotation, and the one that is worth most is kept. So an object that is
-    turned is the same wholes and parts, where without it (1) other templates may take its strokes.
+    With ``turns`` above 1 (not in the paper), the scene has one of that many rotations, all equally
+    probable. The model encodes the image in every rotation and keeps the one with the highest
+    bound. A rotated object then keeps its wholes and parts; otherwise, other templates may draw its
+    strokes.
+
+    Args:
+        frame_shape: (channels, height, width).
+        settings: sizes, priors and initial values.
+        **changes: settings to change, by name.
     """
 
     citations = (SMITH_2020,)
@@ -102,7 +100,6 @@ class PartWhole(GenerativeModel):
         settings: PartWholeSettings = PartWholeSettings(),  # noqa: B008 (frozen)
         **changes: Any,
     ) -> None:
-        """``changes`` are to the settings, by name."""
         super().__init__()
         self.settings = settings = replace(settings, **changes)
         self.frame_shape, self.sizes = _checked_frame(frame_shape), settings.sizes
@@ -114,208 +111,188 @@ class PartWhole(GenerativeModel):
         aspect = self.frame_shape[2] / self.frame_shape[1]
         angles = [poses.rotated(2 * math.pi * n / self.turns, aspect) for n in range(self.turns)]
         self.register_buffer("rotations", torch.stack(angles), persistent=False)
-        # parts are drawn by their poses; objects above them stand where they are by default
-        drawn_at, standing = poses.scaled(settings.scale), torch.zeros(poses.NUMBERS)
-        bases = [standing] * (len(self.sizes) - 2) + [drawn_at]
+        # the pose of a part is A; that of an object above is I + A
+        base, zero = poses.scaled(settings.scale), torch.zeros(poses.NUMBERS)
+        bases = [zero] * (len(self.sizes) - 2) + [base]
         between = list(zip(pairwise(self.sizes), bases, strict=True))
-        names = ("temperature", "clutter", "loose", "absent", "tight", "scatter")
-        how = {name: getattr(settings, name) for name in names}
         self.connections = nn.ModuleList(
-            Connection(above, below, base, stand=n < len(between), **how)
+            Connection(above, below, base, settings, stand=n < len(between))
             for n, ((above, below), base) in enumerate(between, 1)
         )
         self.templates = Templates(self.sizes[-1], settings.template, self.frame_shape)
-        self.part_encoder = PartEncoder(self.sizes[-1], self.frame_shape, bases[-1])
+        delta = self.poses_are is Poses.DELTA
+        self.part_encoder = PartEncoder(self.sizes[-1], self.frame_shape, base, delta)
         self.whole_encoders = nn.ModuleList(
-            WholeEncoder(below, above, base, width=settings.width, depth=settings.depth)
+            WholeEncoder(below, above, base, settings.width, settings.depth, delta)
             for (above, below), base in between
         )
 
     @property
     def links(self) -> list[Connection]:
-        """Between layers, the uppermost first."""
-        return list(self.connections)  # type: ignore[arg-type]
+        """Connections between layers, the uppermost first."""
+        return [link for link in self.connections if isinstance(link, Connection)]
 
     def log_density(
-        self, layers: Sequence[Capsules], x: Tensor, turn: Tensor | None = None
+        self, layers: Sequence[Capsules], x: Tensor, rotation: Tensor | None = None
     ) -> Tensor:
-        """log p(x, t, A of all layers, wholes first), selections summed out: (…) (Eq. 8).
+        """log p(x, t, A of all layers, wholes first), with selections summed out: (…).
 
-        Where scenes turn, also of the ``turn``. Presences that are certain count as probabilities.
+        Presences of 0 or 1 count with their probability. Models with ``turns`` need the
+        ``rotation`` (…, 6) of the scenes.
         """
-        if turn is None and self.turns > 1:
-            raise BadInput("scenes of this model turn: give the turn, too")
-        below = zip(self.links, pairwise(layers), strict=True)
-        connected = sum(link.log_density(*two) for link, two in below)
-        parts = in_image(layers[-1], turn)
+        if rotation is None and self.turns > 1:
+            raise BadInput("log_density of a model with turns needs the rotation of the scenes")
+        pairs = zip(self.links, pairwise(layers), strict=True)
+        connected = sum(link.log_density(*two) for link, two in pairs)
         prior = self.log_prior(layers[0]) - math.log(self.turns)
-        return prior + connected + self.log_likelihood(parts, x)
+        return prior + connected + self.log_likelihood(layers[-1].rotated(rotation), x)
 
     def log_prior(self, wholes: Capsules) -> Tensor:
-        """Eq. 1 and 2: (…)."""
+        """log p(t⁰, A⁰) (Eq. 1, 2): (…)."""
         prior = torch.full_like(wholes.logits, self.prior_logit)
-        presences = concrete.log_chance(wholes.logits, prior, self.temperature)
+        presences = concrete.log_prob(wholes.logits, prior, self.temperature)
         return (presences + log_normal(wholes.poses, 0.0, 1.0)).sum(-1)
 
     def log_likelihood(self, parts: Capsules, x: Tensor) -> Tensor:
-        """log N(x; the drawn image, noise) (Eq. 7): (…)."""
-        apart = ((x - self.templates(parts)) / self.noise).flatten(-3)
+        """log p(x | parts) (Eq. 7): (…). Poses of parts are those in the image."""
+        standard = ((x - self.templates(parts)) / self.noise).flatten(-3)
         norm = math.log(self.noise) + 0.5 * math.log(2 * math.pi)
-        return -0.5 * apart.square().sum(-1) - apart.shape[-1] * norm
+        return -0.5 * standard.square().sum(-1) - standard.shape[-1] * norm
 
     @torch.no_grad()
     def sample(self, n: int, relaxed: bool = False) -> Scene:
-        """n images from wholes down (Eq. 1-7), without pixel noise; things are there or not.
+        """Draw n scenes from wholes down (Eq. 1-7), without the noise of pixels.
 
-        ``relaxed``, presences lie between 0 and 1, as in the model that the bound is of.
+        Presences are 0 or 1; ``relaxed``, they lie between 0 and 1, as in the bound.
         """
         n = whole_number("a number of images", n)
         like = next(self.parameters())
-        top = like.new_full((n, self.sizes[0]), self.prior_logit)
-        logits = concrete.draw(top, torch.randn_like(top), self.temperature)
-        if not relaxed:
-            logits = certainly(torch.rand_like(top) < top.sigmoid(), top)
-        where = torch.randn(n, self.sizes[0], poses.NUMBERS, dtype=like.dtype, device=like.device)
-        which = torch.randint(self.turns, (n,), device=like.device)
-        layers, selected = [Capsules(logits, where)], []
+        prior = like.new_full((n, self.sizes[0]), self.prior_logit)
+        logits = concrete.sample(prior, self.temperature, relaxed)
+        pose = torch.randn(n, self.sizes[0], poses.NUMBERS, dtype=like.dtype, device=like.device)
+        rotation = self.rotations[torch.randint(self.turns, (n,), device=like.device)]
+        layers, selected = [Capsules(logits, pose)], []
         for link in self.links:
-            below, chosen = link.sample(layers[-1], relaxed)
-            layers.append(below)
-            selected.append(chosen)
-        drawn = self.templates(in_image(layers[-1], self.rotations[which])).clamp(0, 1)  # rounded
-        return Scene(tuple(layers), tuple(selected), self.rotations[which], drawn)
+            children, parents = link.sample(layers[-1], relaxed)
+            layers.append(children)
+            selected.append(parents)
+        x = self.templates(layers[-1].rotated(rotation)).clamp(0, 1)  # rounding may exceed 1
+        return Scene(tuple(layers), tuple(selected), rotation, x)
 
-    def upright(self, x: Tensor) -> Tensor | None:
-        """The turn of every scene that its image is worth most with: (…, 6); None if none turn."""
+    def infer_rotation(self, x: Tensor) -> Tensor | None:
+        """Return the rotation (…, 6) of each scene with the highest bound; None without turns."""
         if self.turns == 1:
             return None
         with torch.no_grad():
-            turns = self.rotations.reshape(-1, *(1,) * (x.ndim - 3), poses.NUMBERS)
-            turns = turns.expand(-1, *x.shape[:-3], -1)
+            rotations = self.rotations.reshape(-1, *(1,) * (x.ndim - 3), poses.NUMBERS)
+            rotations = rotations.expand(-1, *x.shape[:-3], -1)
             views = x.expand(self.turns, *x.shape)
-            beliefs = self._believe(views, turns)
-            values = [belief.values(self.temperature) for belief in beliefs]
-            best = self.bound(views, beliefs, values, turns).elbo.argmax(0)
+            posteriors, modes = self._infer(views, rotations, self._mode)
+            best = self.bound(views, posteriors, modes, rotations).elbo.argmax(0)
         return self.rotations[best]
 
-    def believe(self, x: Tensor, turn: Tensor | None = None) -> tuple[Belief, ...]:
-        """q of every layer, wholes first, each from what is most to be expected below it.
+    def encode(self, x: Tensor, rotation: Tensor | None = None) -> tuple[LayerPosterior, ...]:
+        """Return q of every layer, wholes first, each from the mode of the layer below.
 
-        Poses are those before the ``turn`` of the scene, which where scenes turn is ``upright(x)``
-        unless it is given.
+        Poses are those before the ``rotation`` (…, 6) of the scene, which is inferred by default.
         """
         self.check(x)
-        return self._believe(x, self.upright(x) if turn is None else turn)
-
-    def _believe(self, x: Tensor, turn: Tensor | None) -> tuple[Belief, ...]:
-        beliefs = [self._as_asked(self.part_encoder(self._turned_back(x, turn)))]
-        for encoder in reversed(list(self.whole_encoders)):
-            beliefs.append(self._as_asked(encoder(beliefs[-1].values(self.temperature))))
-        return tuple(reversed(beliefs))
+        rotation = self.infer_rotation(x) if rotation is None else rotation
+        return tuple(self._infer(x, rotation, self._mode)[0])
 
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> CapsuleEvidence:
-        """The terms of Eq. 8 with one draw of q; layers are drawn from below (Figure 2).
+        """Return the terms of Eq. 8 for one sample of q, drawn from parts up (Figure 2).
 
-        Images are not looked at first, which a GPU would have to wait for: the model itself,
-        called, does.
+        The images are not checked, since a GPU would have to wait for the result.
         """
         _refuse(mask)
-        turn = self.upright(x)
-        belief = self._as_asked(self.part_encoder(self._turned_back(x, turn)))
-        beliefs, layers = [belief], [self._draw(belief, noise)]
-        for encoder in reversed(list(self.whole_encoders)):
-            belief = self._as_asked(encoder(layers[-1]))
-            beliefs.append(belief)
-            layers.append(self._draw(belief, noise))
-        return self.bound(x, beliefs[::-1], layers[::-1], turn)
+        rotation = self.infer_rotation(x)
+        posteriors, layers = self._infer(x, rotation, lambda q: q.draw(noise, self.temperature))
+        return self.bound(x, posteriors, layers, rotation)
 
     def bound(
         self,
         x: Tensor,
-        beliefs: Sequence[Belief],
+        posteriors: Sequence[LayerPosterior],
         layers: Sequence[Capsules],
-        turn: Tensor | None = None,
+        rotation: Tensor | None = None,
         drawn_kl: bool = False,
     ) -> CapsuleEvidence:
-        """The terms for ``layers`` that were drawn from ``beliefs``, wholes first.
+        """Return the terms of Eq. 8 for ``layers`` drawn from ``posteriors``, wholes first.
 
-        The KL of wholes is exact; or, with ``drawn_kl``, log q - log p of what was drawn, as that
-        of parts is and as Pyro has it: the same in expectation, and with more noise.
+        ``drawn_kl`` estimates the KL of wholes from the sample, as Pyro does (supplement A). The
+        estimate has the expectation of the exact KL and a higher variance.
         """
-        shape = x.shape[:-3]
-        below = zip(self.links, pairwise(layers), strict=True)
-        joints = [link.log_joint(*two, relaxed=True) for link, two in below]
+        pairs = zip(self.links, pairwise(layers), strict=True)
+        joints = [link.log_joint(*two, relaxed=True) for link, two in pairs]
         kl_parts = sum(
-            belief.log_density(values, self.temperature) - joint.logsumexp(-2).sum(-1)
-            for belief, values, joint in zip(beliefs[1:], layers[1:], joints, strict=True)
+            q.log_density(values, self.temperature) - joint.logsumexp(-2).sum(-1)
+            for q, values, joint in zip(posteriors[1:], layers[1:], joints, strict=True)
         )
         shares = [_shares(*two) for two in zip(joints, layers[1:], strict=True)]
         several = [share for share in shares if len(share) > 2] or shares
-        wholes = beliefs[0].logits
-        spread = wholes.flatten(0, -2).std(0, correction=0).mean()
-        kl_presences = self._kl_of_presences(beliefs[0])
-        kl_wholes = kl_presences + _kl_of_poses(beliefs[0])
+        largest = torch.stack([_largest(share) for share in several]).max()
+        clutter = torch.stack([share[0] for share in shares]).max()
+        wholes = posteriors[0]
+        logit_spread = wholes.logits.flatten(0, -2).std(0, correction=0).mean()
+        kl_presences = concrete.kl(wholes.logits, self.prior_logit).sum(-1)
+        kl_wholes = kl_presences + wholes.kl_of_poses()
         if drawn_kl:
-            log_q = beliefs[0].log_density(layers[0], self.temperature)
+            log_q = wholes.log_density(layers[0], self.temperature)
             kl_wholes = log_q - self.log_prior(layers[0])
+        leading = x.shape[:-3]
         return CapsuleEvidence(
-            log_px_given_t=self.log_likelihood(in_image(layers[-1], turn), x),
+            log_px_given_t=self.log_likelihood(layers[-1].rotated(rotation), x),
             kl_parts=torch.as_tensor(kl_parts),
             kl_wholes=kl_wholes + math.log(self.turns),
             presence_nats=kl_presences.detach(),
-            logit_spread=spread.detach().expand(shape),
-            largest_share=torch.stack([_largest(s) for s in several]).max().detach().expand(shape),
-            clutter=torch.stack([s[0] for s in shares]).max().detach().expand(shape),
+            logit_spread=logit_spread.detach().expand(leading),
+            largest_share=largest.detach().expand(leading),
+            clutter=clutter.detach().expand(leading),
             wholes_on=layers[0].presences.sum(-1).detach(),
             parts_on=layers[-1].presences.sum(-1).detach(),
         )
 
-    def draw(
-        self, beliefs: Sequence[Belief], noise: Noise = torch.randn_like
-    ) -> tuple[Capsules, ...]:
-        """A value of every layer, each from its own q."""
-        return tuple(self._draw(belief, noise) for belief in beliefs)
+    def draw(self, posteriors: Sequence[LayerPosterior]) -> tuple[Capsules, ...]:
+        """Draw every layer from its own q, independently of the other layers."""
+        return tuple(q.draw(torch.randn_like, self.temperature) for q in posteriors)
 
     def parts_of(self, x: Tensor) -> Capsules:
-        """Parts as they are most to be expected, where they are in the image."""
+        """Return the most probable parts, with their poses in the image: (…, parts)."""
         self.check(x)
-        turn = self.upright(x)
-        found = self.part_encoder(self._turned_back(x, turn)).values(self.temperature)
-        return in_image(found, turn)
+        rotation = self.infer_rotation(x)
+        return self._mode(self.part_encoder(self._unrotated(x, rotation))).rotated(rotation)
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """The image that these draw: (…, *frame)."""
+        """Return the image that the most probable parts draw: (…, *frame)."""
         return self.templates(self.parts_of(x))
 
-    def _kl_of_presences(self, wholes: Belief) -> Tensor:
-        prior = torch.full_like(wholes.logits, self.prior_logit)
-        return concrete.kl(wholes.logits, prior).sum(-1)
+    def _infer(
+        self, x: Tensor, rotation: Tensor | None, value_of: Callable[[LayerPosterior], Capsules]
+    ) -> tuple[list[LayerPosterior], list[Capsules]]:
+        """Return q and its values, wholes first; each layer is encoded from values of the next."""
+        posteriors = [self.part_encoder(self._unrotated(x, rotation))]
+        values = [value_of(posteriors[0])]
+        for encoder in reversed(self.whole_encoders):
+            posteriors.append(encoder(values[-1]))
+            values.append(value_of(posteriors[-1]))
+        return posteriors[::-1], values[::-1]
 
-    def _turned_back(self, x: Tensor, turn: Tensor | None) -> Tensor:
-        """What the encoder looks at."""
-        if turn is None:
+    def _mode(self, q: LayerPosterior) -> Capsules:
+        return q.mode(self.temperature)
+
+    def _unrotated(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+        """Undo the rotations of the scenes in their images."""
+        if rotation is None:
             return x
-        return geometry.warp(x, geometry.apply(poses.rows(turn), self.templates.grid))
-
-    def _as_asked(self, belief: Belief) -> Belief:
-        delta = self.poses_are is Poses.DELTA
-        return Belief(belief.logits, belief.poses, None) if delta else belief
-
-    def _draw(self, belief: Belief, noise: Noise) -> Capsules:
-        presence = noise(belief.logits)
-        pose = None if belief.spread is None else noise(belief.poses)
-        return belief.draw(presence, pose, self.temperature)
+        return geometry.warp(x, geometry.apply(poses.as_matrix(rotation), self.templates.grid))
 
     @property
     def noise_shapes(self) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = []
-        for size in reversed(self.sizes):
-            found.append((size,))
-            if self.poses_are is Poses.NORMAL:
-                found.append((size, poses.NUMBERS))
-        return found
+        normal = [(poses.NUMBERS,)] if self.poses_are is Poses.NORMAL else []
+        return [(size, *last) for size in reversed(self.sizes) for last in ((), *normal)]
 
     @property
     def is_bound(self) -> bool:
@@ -359,47 +336,28 @@ def _refuse(mask: Tensor | None) -> None:
         raise BadInput("PartWhole does not support masks")
 
 
-def _kl_of_poses(wholes: Belief) -> Tensor:
-    """From N(0, I), in closed form; of Deltas, -log p: (…)."""
-    if wholes.spread is None:
-        return -log_normal(wholes.poses, 0.0, 1.0).sum(-1)
-    variance = wholes.spread.square()
-    kl = 0.5 * (wholes.poses.square() + variance - 1) - wholes.spread.log()
-    return kl.sum((-1, -2))
-
-
-def _shares(joint: Tensor, below: Capsules) -> Tensor:
-    """Of objects ``below`` that are there, what each above takes, the dummy first: (1 + above,)."""
-    there = below.presences[..., None, :]
-    taken = (joint.softmax(-2) * there).sum(-1).flatten(0, -2).sum(0)
-    return taken / there.sum().clamp_min(_NOTHING)
+def _shares(joint: Tensor, children: Capsules) -> Tensor:
+    """Share of each parent in the children that are present, the dummy first: (1 + parents,)."""
+    presences = children.presences[..., None, :]
+    taken = (joint.softmax(-2) * presences).sum(-1).flatten(0, -2).sum(0)
+    return taken / presences.sum().clamp_min(_TINY)
 
 
 def _largest(shares: Tensor) -> Tensor:
-    """Of what those above take, without the dummy, the share of the one that takes most."""
-    return shares[1:].max() / shares[1:].sum().clamp_min(_NOTHING)
+    """Share of the largest parent in the children of all parents but the dummy."""
+    return shares[1:].max() / shares[1:].sum().clamp_min(_TINY)
 
 
-def in_image(parts: Capsules, turn: Tensor | None) -> Capsules:
-    """Parts where they are once the scene is turned, (…, 6)."""
-    if turn is None:
-        return parts
-    return Capsules(parts.logits, poses.after(parts.poses, turn[..., None, :]))
-
-
-DEAD = 0.06  # spread of the logits of t⁰ that is none: .01 to .04 untrained, .08 and more alive
-ALL = 0.9  # of the parts
-_NOTHING = 1e-30  # parts
+DEAD = 0.06  # logit spread; untrained models have .01 to .04, healthy ones .08 and more
+ALL = 0.9  # share of the parts
+_TINY = 1e-30
 
 
 def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
-    try:
-        shape = tuple(whole_number("a side", side) for side in frame_shape)
-    except (BadInput, TypeError):
-        shape = ()
+    shape = whole_numbers(frame_shape)
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise BadInput(
-            "frames must be whole numbers (channels, height, width), 4 pixels at least, not "
+            "frame_shape must be (channels, height, width) with sides of at least 4 pixels, not "
             f"{frame_shape!r}"
         )
     return shape

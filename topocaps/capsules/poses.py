@@ -1,7 +1,7 @@
-"""Poses: affine maps of the plane as six numbers, the two rows of a matrix that ends in (0, 0, 1).
+"""Poses: affine maps of the plane as six numbers, the first two rows of a 3 × 3 matrix.
 
-A pose takes the square [-1, 1]² of a template to where it is drawn in the image, which is [-1, 1]²
-too, x before y. So a map G of the image takes a part's pose A to G A.
+A pose maps the square [-1, 1]² of a template to the image, which is [-1, 1]² too; x comes before y.
+An affine map G of the image changes the pose A of a part to G A.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from torch.nn.functional import pad
 
 from topocaps.data.geometry import apply, rotation
 
-NUMBERS = 6  #: of a pose
-_SMALLEST = 1e-4  # area that a template may shrink to before its map cannot be inverted
+NUMBERS = 6  #: numbers of a pose
+_SMALLEST = 1e-4  # minimal determinant in ``inverse``
 
 
 def scaled(scale: float) -> Tensor:
-    """The pose of a template that is drawn ``scale`` times the image's size, in the middle."""
+    """Return the pose (6,) of a centred template, ``scale`` times as large as the image."""
     return torch.tensor([scale, 0.0, 0.0, 0.0, scale, 0.0])
 
 
 def rotated(angle: float, aspect: float = 1.0) -> Tensor:
-    """A turn about the middle, counter-clockwise as seen (y points down); in radians.
+    """Return the counter-clockwise rotation (6,) about the centre, by an angle in radians.
 
-    ``aspect`` is the width of the image over its height, both of which are 2 here.
+    ``aspect`` is the width of the image over its height.
     """
     linear = rotation(torch.tensor(angle, dtype=torch.float64), aspect)
     return pad(linear, (0, 1)).flatten().float()
 
 
-def rows(pose: Tensor) -> Tensor:
-    """(…, 6) as (…, 2, 3)."""
+def as_matrix(pose: Tensor) -> Tensor:
+    """Reshape poses (…, 6) to (…, 2, 3)."""
     return pose.unflatten(-1, (2, 3))
 
 
 def expected(parents: Tensor, offsets: Tensor) -> Tensor:
-    """:math:`(I + A_i) M_{ij}` (Eq. 5): where parents expect their children.
+    """Return the predicted poses :math:`(I + A_i) M_{ij}` of children (Eq. 5).
 
-    parents: (…, parents, 6), offsets: (parents, children, 6) to (…, parents, children, 6).
+    A (…, parents, 6) and M (parents, children, 6) give (…, parents, children, 6).
     """
-    whole = rows(parents)
-    turned = torch.einsum("...pxy,pcyz->...pcxz", whole[..., :2], rows(offsets))
-    moved = pad(whole[..., None, :, 2:], (2, 0))  # to the last column
-    return (rows(offsets) + turned + moved).flatten(-2)
+    A, M = as_matrix(parents), as_matrix(offsets)
+    linear = torch.einsum("...pxy,pcyz->...pcxz", A[..., :2], M)
+    shift = pad(A[..., None, :, 2:], (2, 0))  # in the last column
+    return (M + linear + shift).flatten(-2)
 
 
-def after(first: Tensor, then: Tensor) -> Tensor:
-    """The map that does ``first`` and ``then`` what is given: (…, 6) of (…, 6) and (…, 6)."""
-    a, b = rows(then), rows(first)
-    moved = pad(a[..., 2:], (2, 0))
-    return (a[..., :2] @ b + moved).flatten(-2)
+def compose(first: Tensor, then: Tensor) -> Tensor:
+    """Return the map that applies ``first``, and then ``then``: all (…, 6)."""
+    a, b = as_matrix(then), as_matrix(first)
+    shift = pad(a[..., 2:], (2, 0))
+    return (a[..., :2] @ b + shift).flatten(-2)
 
 
 def inverse(pose: Tensor) -> Tensor:
-    """The map back; of one that leaves no area, nearly so."""
+    """Return the inverse maps (…, 6); determinants near 0 are moved away from it."""
     a, b, c, d, e, f = pose.unbind(-1)
     area = a * e - b * d
     smallest = torch.where(area < 0, -_SMALLEST, _SMALLEST).to(area)
@@ -64,5 +64,5 @@ def inverse(pose: Tensor) -> Tensor:
 
 
 def sources(pose: Tensor, places: Tensor) -> Tensor:
-    """The places that these come from once an image is moved by poses: (…, height, width, 2)."""
-    return apply(rows(inverse(pose)), places)
+    """Return the origins (…, height, width, 2) of ``places`` in an image moved by poses (…, 6)."""
+    return apply(as_matrix(inverse(pose)), places)

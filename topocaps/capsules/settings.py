@@ -1,52 +1,59 @@
-"""What decides a part-whole model beside the shape of its images."""
+"""Settings of a part-whole model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from topocaps.capsules.encoders import HEADS
-from topocaps.capsules.layers import TIGHTEST
 from topocaps.errors import BadInput, one_of, positive, whole_number
+
+HEADS = 4  #: attention heads of the set transformer (supplement B)
+TIGHTEST = 0.1  #: lower limit of the standard deviation c of Eq. 5 (supplement B)
+
+
+def whole_numbers(values: Any) -> tuple[int, ...]:
+    """Return values as whole numbers of at least 1; nothing if any of them is not."""
+    try:
+        return tuple(whole_number("a value", value) for value in values)
+    except (BadInput, TypeError):
+        return ()
 
 
 class Poses(StrEnum):
-    """What q says of poses."""
+    """Approximate posterior of poses (section 2.3)."""
 
-    DELTA = "delta"  #: a point: the value is then no bound on log p(x)
+    DELTA = "delta"  #: a point; the objective omits its entropy and does not bound log p(x)
     NORMAL = "normal"
 
 
 @dataclass(frozen=True)
 class PartWholeSettings:
-    """Sizes, priors and where parameters start; what makes no model is refused with a sentence."""
+    """Sizes, priors and initial values of a part-whole model."""
 
-    sizes: tuple[int, ...] = (16, 16)  #: capsules of every layer, wholes first
-    template: int = 12  #: pixels on a side
+    sizes: tuple[int, ...] = (16, 16)  #: number of capsules per layer, wholes first
+    template: int = 12  #: side of a template, in pixels
     poses_are: Poses = Poses.DELTA
-    noise: float = 0.2  #: of pixels, a standard deviation
-    prior: float = 0.1  #: of a whole's presence
-    scale: float = 0.43  #: of parts, over the image, where poses start
-    temperature: float = 1.0
-    clutter: float = 1.0  #: the dummy parent's affinity: the more, the surer wholes have to be
-    loose: float = 1.0  #: how far from where parts are drawn the dummy parent expects them
-    absent: float = 1.0  #: how far from 0 poses are of what is not there
-    tight: float = 0.12  #: c where it starts
-    scatter: float = 0.2  #: of the parts of wholes, where M starts: alike, one whole takes all
-    width: int = 128  #: of the set transformer
-    depth: int = 4  #: its ISAB blocks
-    slower: float = 0.6  #: learning rate of the set transformer over that of the rest
-    turns: int = 1  #: rotations that a scene may have (not the paper's)
+    noise: float = 0.2  #: standard deviation of a pixel, σ of Eq. 7
+    prior: float = 0.1  #: probability p that a whole is present (Eq. 1)
+    scale: float = 0.43  #: initial size of a part, relative to the image
+    temperature: float = 1.0  #: of the Concrete distributions
+    clutter: float = 1.0  #: affinity ρ of the dummy parent (Eq. 3); a high value needs surer wholes
+    loose: float = 1.0  #: standard deviation c of the dummy parent (Eq. 5)
+    absent: float = 1.0  #: standard deviation λ of the poses of absent objects (Eq. 6)
+    tight: float = 0.12  #: initial c (Eq. 5), above 0.1
+    scatter: float = 0.2  #: standard deviation of the initial M; if too small, one whole takes all
+    width: int = 128  #: width of the set transformer, a multiple of 4
+    depth: int = 4  #: number of ISAB layers of the set transformer
+    slower: float = 0.6  #: factor of the set transformer's learning rate
+    turns: int = 1  #: number of rotations of a scene; above 1 is not in the paper
 
     def __post_init__(self) -> None:
-        sizes = tuple(self.sizes) if isinstance(self.sizes, tuple | list) else (self.sizes,)
-        try:
-            sizes = tuple(whole_number("a size", size) for size in sizes)
-        except BadInput:
-            sizes = ()
+        sizes = whole_numbers(self.sizes)
         if len(sizes) < 2:
             raise BadInput(
-                f"sizes are capsules of two layers or more, wholes first, not {self.sizes}"
+                "sizes must be the numbers of capsules of two layers or more, wholes first, not "
+                f"{self.sizes}"
             )
         object.__setattr__(self, "sizes", sizes)
         for name in ("template", "depth", "width", "turns"):
@@ -59,7 +66,7 @@ class PartWholeSettings:
         if not self.prior < 1:
             raise BadInput(f"prior must be a probability below 1, not {self.prior}")
         if not self.tight > TIGHTEST:
-            raise BadInput(f"tight must be more than {TIGHTEST}, where c ends, not {self.tight}")
+            raise BadInput(f"tight must be above {TIGHTEST}, the minimum of c, not {self.tight}")
         if self.width % HEADS:
-            raise BadInput(f"width is divided among {HEADS} heads: {self.width} is not")
+            raise BadInput(f"width must be a multiple of {HEADS}, not {self.width}")
         object.__setattr__(self, "poses_are", one_of(Poses, "poses_are", self.poses_are))

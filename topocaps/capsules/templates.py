@@ -1,4 +1,4 @@
-"""What the lowest capsules look like: templates with alpha, moved by poses, drawn over another."""
+"""Templates of the parts, and the image that they draw (section 2.1, before Eq. 7)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from topocaps.capsules import poses
 from topocaps.capsules.layers import Capsules
 from topocaps.data import geometry
 
-_OPAQUE = 1 - 1e-6  # nothing hides all, so that logs are finite
+_OPAQUE = 1 - 1e-6  # the largest alpha, so that log(1 - alpha) is finite
 
 
 class Templates(nn.Module):
-    """Draws an image from parts (the text before Eq. 7): the first lies lowest, on black.
+    """One template with an alpha channel per part; draws images on opaque black.
 
-    The ground is opaque: on a transparent one, "over" divides presences out again.
+    The first part is the lowest. On a transparent background, the paper's "over" would divide by
+    the presences and cancel them.
     """
 
     grid: Tensor
@@ -29,15 +30,14 @@ class Templates(nn.Module):
         self.register_buffer("grid", geometry.grid(height, width), persistent=False)
 
     def images(self) -> Tensor:
-        """Colours and, last, alpha: (parts, channels + 1, size, size), in [0, 1]."""
+        """Colours and, as the last channel, alpha: (parts, channels + 1, size, size), in [0, 1]."""
         return torch.cat([self.colour, self.alpha], 1).sigmoid()
 
     def moved(self, parts: Capsules) -> tuple[Tensor, Tensor]:
-        """Of parts where they are: ink, that is colour times alpha (…, parts, *frame), and alpha
-        (…, parts, 1, height, width), both times presences.
+        """Ink (…, parts, *frame) and alpha (…, parts, 1, height, width) at the poses of the parts.
 
-        Ink and not colour is interpolated: colour fades at the rim of a template as alpha does, and
-        would count twice.
+        Ink is colour times alpha; presences scale both. Ink is interpolated, because interpolated
+        colour would fade a second time at the border of a template.
         """
         images = self.images()
         ink = torch.cat([images[:, :-1] * images[:, -1:], images[:, -1:]], 1)
@@ -45,26 +45,25 @@ class Templates(nn.Module):
         drawn = drawn * parts.presences[..., None, None, None]
         return drawn[..., :-1, :, :], drawn[..., -1:, :, :]
 
-    def seen(self, parts: Capsules) -> Tensor:
-        """The ink of every part that those over it leave to be seen: (…, parts, *frame)."""
-        return _seen(*self.moved(parts))
+    def visible_ink(self, parts: Capsules) -> Tensor:
+        """Ink of each part that the parts above it do not cover: (…, parts, *frame)."""
+        return _visible_ink(*self.moved(parts))
 
     def forward(self, parts: Capsules) -> Tensor:
-        """The mean of the image: (…, *frame)."""
+        """Mean P of the image (Eq. 7): (…, *frame)."""
         return composite(*self.moved(parts))
 
 
 def composite(ink: Tensor, alpha: Tensor) -> Tensor:
-    """Layers (…, layers, channels, height, width), the first lowest, over black; all at once.
+    r"""Draw layers over each other, on black: :math:`\sum_k c_k a_k \prod_{l > k} (1 - a_l)`.
 
-    A layer is seen through what lies over it: :math:`c_k a_k prod_{l > k} (1 - a_l)`, of which
-    :math:`c_k a_k` is its ink.
+    Ink :math:`c_k a_k` is (…, layers, channels, height, width), and alpha :math:`a_k`
+    (…, layers, 1, height, width). The first layer is the lowest.
     """
-    return _seen(ink, alpha).sum(-4)
+    return _visible_ink(ink, alpha).sum(-4)
 
 
-def _seen(ink: Tensor, alpha: Tensor) -> Tensor:
-    """Of every layer, what the layers over it let through."""
+def _visible_ink(ink: Tensor, alpha: Tensor) -> Tensor:
     through = torch.log1p(-_OPAQUE * alpha)
     over = through.sum(-4, keepdim=True) - through.cumsum(-4)
     return ink * over.exp()

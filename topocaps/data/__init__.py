@@ -1,19 +1,21 @@
-"""Sequences to learn from: rendered sprites, transformed MNIST, and arrays of your own."""
+"""Sequences of sprites, of transformed MNIST, and of your own arrays and files."""
 
+from topocaps.data.importing.mapped import MappedSequences
+from topocaps.data.importing.read import from_images, read
+from topocaps.data.importing.split import Imported, split
 from topocaps.data.letter_images import letters
 from topocaps.data.mnist_files import digits, mnist
 from topocaps.data.moved import MovedDigits, Moves
-from topocaps.data.own import MappedSequences, Own, from_images, read, split
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.sprite_images import render, sprites
 from topocaps.data.transforms import TransformedImages
 
 __all__ = [
     "Batch",
+    "Imported",
     "MappedSequences",
     "MovedDigits",
     "Moves",
-    "Own",
     "SequenceSet",
     "Sequences",
     "TransformedImages",

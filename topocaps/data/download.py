@@ -1,4 +1,4 @@
-"""Files from the network: with progress, and resumed where they were cut."""
+"""Downloads with a progress bar, which resume after an interruption."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from topocaps.errors import BadInput, TopocapsError
-from topocaps.files import make_folder
+from topocaps.io import make_folder
 
-_AT_ONCE = 1 << 16
+_BLOCK = 1 << 16
 _TIMEOUT = 20.0  # seconds without a byte
 
 
 class NotDownloaded(TopocapsError):
-    """None of the mirrors gave the file."""
+    """No mirror provided the file."""
 
 
 def download(mirrors: Sequence[str], name: str, folder: Path) -> Path:
-    """``name`` from the first mirror that has it, into ``folder``.
+    """Download ``name`` to ``folder`` from the first mirror that has it.
 
-    What an interrupted call left (``name.part``) is gone on with.
+    An interrupted download (``name.part``) is resumed.
     """
     make_folder(folder)
     whole, part = folder / name, folder / f"{name}.part"
@@ -42,13 +42,13 @@ def download(mirrors: Sequence[str], name: str, folder: Path) -> Path:
 
 
 def _fetch(url: str, part: Path) -> None:
-    """The rest of a file, or all of it where the server does not resume."""
+    """Download the rest of a file, or all of it if the server does not resume."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # there is nothing after what we have
+        if error.code == 416 and have:  # the part is complete
             return
         raise
     with answer, _progress() as progress:
@@ -57,7 +57,7 @@ def _fetch(url: str, part: Path) -> None:
         total = None if length is None else int(length) + (have if resumed else 0)
         task = progress.add_task(part.stem, total=total, completed=have if resumed else 0)
         with part.open("ab" if resumed else "wb") as file:
-            while block := answer.read(_AT_ONCE):
+            while block := answer.read(_BLOCK):
                 file.write(block)
                 progress.advance(task, len(block))
     if total is not None and part.stat().st_size != total:
@@ -65,7 +65,7 @@ def _fetch(url: str, part: Path) -> None:
 
 
 def _progress() -> Progress:
-    """A bar where a person sits; nothing in a log."""
+    """Return a progress bar, which is shown on terminals only."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)

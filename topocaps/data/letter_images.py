@@ -14,7 +14,7 @@ from torch import Tensor
 
 from topocaps.data.geometry import turned, warp
 from topocaps.data.sequences import Sequences
-from topocaps.files import cache_folder, write_atomically
+from topocaps.io import cache_folder, write_atomically
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 FACES = (

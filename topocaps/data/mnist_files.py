@@ -1,4 +1,4 @@
-"""MNIST from its own files, and the sequences the papers make of it."""
+"""The files of MNIST, and the sequences that the papers make of its digits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from topocaps.data.download import NotDownloaded, download
 from topocaps.data.transforms import TransformedImages
 from topocaps.errors import BadInput
-from topocaps.files import cache_folder
+from topocaps.io import cache_folder
 from topocaps.references import cites
 
 LECUN_1998 = """\
@@ -33,15 +33,15 @@ LECUN_1998 = """\
 }"""
 
 SIDE = 28  # of every image, in pixels
-VALIDATION = 12_000  # of the 60,000 training images, the last
+VALIDATION = 12_000  # the last of the 60,000 training images
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 MNIST, ALIKE = "MNIST", "files laid out as MNIST's, which are not MNIST"
 _FILES = {"train": 60_000, "t10k": 10_000}
-_KINDS = {"images": 3, "labels": 1}  # axes
-#: how the SHA-256 of the unpacked files begin
+_AXES = {"images": 3, "labels": 1}
+#: the first digits of the SHA-256 of the unpacked files
 _SUMS = {
     "train-images-idx3-ubyte": "ba891046e6505d7a",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d7",
@@ -52,18 +52,18 @@ _SUMS = {
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (images, 28, 28) as bytes and their classes."""
+    """Images (images, 28, 28) as bytes, and their classes."""
 
     images: Tensor
     classes: Tensor
-    source: str = MNIST  #: what they are called in tables
+    source: str = MNIST  #: the name in tables
     citations: tuple[str, ...] = (LECUN_1998,)  #: BibTeX entries
 
 
 def data_folder(folder: str | Path | None) -> Path:
-    """The folder that was given, or $TOPOCAPS_DATA, or the cache, filled from the network."""
-    if found := folder or os.environ.get("TOPOCAPS_DATA"):
-        return Path(found)
+    """Return ``folder`` if given, or $TOPOCAPS_DATA, or the cache after a download to it."""
+    if given := folder or os.environ.get("TOPOCAPS_DATA"):
+        return Path(given)
     cached = cache_folder() / "mnist"
     try:
         for plain in _SUMS:
@@ -78,7 +78,7 @@ def data_folder(folder: str | Path | None) -> Path:
 
 
 def _check(path: Path, plain: str) -> None:
-    """Keep a download only if it is what it should be."""
+    """Remove a download whose content is not MNIST's, and raise an error."""
     try:
         published = _is_published(plain, _unpacked(path))
     except BadInput:
@@ -90,53 +90,53 @@ def _check(path: Path, plain: str) -> None:
 
 @cites(LECUN_1998)
 def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
-    """(training, test) images as they are published: 60,000 and 10,000."""
+    """Return the 60,000 training and 10,000 test images of MNIST."""
     where = data_folder(folder)
     if not where.is_dir():
         raise BadInput(f"there is no folder {where}")
-    files = {(which, what): _find(where, which, what) for which in _FILES for what in _KINDS}
+    files = {(which, what): _find(where, which, what) for which in _FILES for what in _AXES}
     if missing := [_names(*kind)[0] for kind, path in files.items() if path is None]:
         raise BadInput(f"there is no {', no '.join(missing)} (or .gz) in {where}")
     data = {kind: _unpacked(path) for kind, path in files.items() if path is not None}
     genuine = all(_is_published(_names(*kind)[0], content) for kind, content in data.items())
-    read = []
+    splits = []
     for which, count in _FILES.items():
-        images, classes = (_tensor(files[which, what], data[which, what], what) for what in _KINDS)
+        images, classes = (_tensor(files[which, what], data[which, what], what) for what in _AXES)
         if images.shape != (count, SIDE, SIDE) or classes.shape != (count,) or classes.max() > 9:
             raise BadInput(
                 f"{where} is not MNIST: {which} should have {count} images of 28 x 28 and as many "
                 "labels, 0 to 9"
             )
-        told = (MNIST, (LECUN_1998,)) if genuine else (ALIKE, ())
-        read.append(Digits(images, classes, *told))
-    return read[0], read[1]
+        source = (MNIST, (LECUN_1998,)) if genuine else (ALIKE, ())
+        splits.append(Digits(images, classes, *source))
+    return splits[0], splits[1]
 
 
 @cites(LECUN_1998)
 def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digits]:
-    """(training, validation, test) images: 48,000, 12,000 and 10,000."""
+    """Return 48,000 training, 12,000 validation and 10,000 test images."""
     train, test = digits(folder)
-    at = len(train.images) - VALIDATION
-    first, second = (
-        replace(train, images=train.images[some], classes=train.classes[some])
-        for some in (slice(at), slice(at, None))
+    cut = len(train.images) - VALIDATION
+    first, last = (
+        replace(train, images=train.images[part], classes=train.classes[part])
+        for part in (slice(cut), slice(cut, None))
     )
-    return first, second, test
+    return first, last, test
 
 
 @cites(LECUN_1998)
 def mnist(
     folder: str | Path | None = None,
 ) -> tuple[TransformedImages, TransformedImages, TransformedImages]:
-    """(training, validation, test) sequences: 48,000, 12,000 and 10,000 images."""
-    parts = digit_splits(folder)
-    return tuple(  # type: ignore[return-value]
-        TransformedImages(part.images, citations=part.citations) for part in parts
+    """Return sequences of 48,000 training, 12,000 validation and 10,000 test images."""
+    train, validation, test = (
+        TransformedImages(part.images, citations=part.citations) for part in digit_splits(folder)
     )
+    return train, validation, test
 
 
 def _names(which: str, what: str) -> tuple[str, str]:
-    plain = f"{which}-{what}-idx{_KINDS[what]}-ubyte"
+    plain = f"{which}-{what}-idx{_AXES[what]}-ubyte"
     return plain, f"{plain}.gz"
 
 
@@ -156,8 +156,8 @@ def _is_published(plain: str, content: bytes) -> bool:
 
 
 def _tensor(path: Path | None, data: bytes, what: str) -> Tensor:
-    """An idx file: a magic number, the sizes of the axes, bytes."""
-    axes = _KINDS[what]
+    """Decode an idx file: a magic number, the sizes of the axes, bytes."""
+    axes = _AXES[what]
     try:
         magic, *sizes = struct.unpack_from(f">{axes + 1}I", data)
         if magic != 0x0800 + axes or len(data) != 4 * (axes + 1) + math.prod(sizes):

@@ -1,4 +1,4 @@
-"""Sequences that are made of single images: each in a random pose, of which some factors move."""
+"""Sequences made from single images: a random pose, of which some factors move."""
 
 from __future__ import annotations
 
@@ -14,35 +14,33 @@ from topocaps.errors import BadInput
 
 
 class ScriptedSet(SequenceSet):
-    """Images in random poses; what moves runs through its values and comes round.
+    """Images in random poses; moving factors pass through all levels and start again.
 
-    A pose is some numbers, each one of ``levels``. A script is (…, time, 1 + pose): the image, and
-    the pose of every frame. Subclasses are dataclasses that have ``scripts`` among their fields.
+    A pose is ``pose_size`` integers below ``levels``. A script is (…, time, 1 + pose_size): the
+    index of the image, and the pose of every frame. Subclasses are dataclasses with a field
+    ``scripts``.
     """
 
-    scripts: Tensor | None  #: of a fixed set, (sequences, time, …); else every image is in one
+    scripts: Tensor | None  #: (sequences, time, …) of a fixed set; else one sequence per image
 
     @property
     @abstractmethod
     def levels(self) -> int:
-        """Values of every number of a pose."""
+        """The number of values of each factor."""
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of a pose that move together; a draw chooses a group. By default nothing moves.
-
-        In a ``balanced`` set, every group moves equally often.
-        """
+        """Factors that move together. A draw chooses one group; without groups nothing moves."""
         return ()
 
     @property
     def pose_size(self) -> int:
-        """Numbers of a pose: one for every factor."""
+        """The number of integers of a pose: by default one per factor."""
         return len(self.names)
 
     @property
     def numbers(self) -> int:
-        """Of the image, of the group where there are groups, and of the pose."""
+        """One for the image, one for the group if there are groups, and one per factor."""
         return 1 + bool(self.groups) + self.pose_size
 
     @property
@@ -54,7 +52,7 @@ class ScriptedSet(SequenceSet):
 
     def choose(self, uniform: Tensor) -> Tensor:
         uniform = uniform.double()
-        if self.scripts is not None:  # a fixed set: one of its sequences
+        if self.scripts is not None:
             return self.scripts[(uniform[..., 0] * len(self.scripts)).long()]
         image = (uniform[..., 0] * len(self.images)).long()
         group = (uniform[..., 1] * len(self.groups)).long()
@@ -65,9 +63,9 @@ class ScriptedSet(SequenceSet):
         return self._one_each(len(self.images), seed=0) if self.scripts is None else self.scripts
 
     def balanced(self, each: int | None, seed: int) -> Self:
-        """Different images, all of them with None; what moves takes turns."""
+        """Return a fixed set of different images; None takes all. The groups are balanced."""
         if self.scripts is not None:
-            raise BadInput("this set is fixed already: balance the one it was made of")
+            raise BadInput("this set is fixed already: balance the set that it was made from")
         count = len(self.images)
         if each is not None:
             count = min(each * max(1, len(self.groups)), count)
@@ -75,7 +73,7 @@ class ScriptedSet(SequenceSet):
         return replace(self, scripts=scripts)  # type: ignore[call-arg]  # a field of subclasses
 
     def _one_each(self, count: int, seed: int) -> Tensor:
-        """Scripts of ``count`` different images in random poses, sorted by what moves."""
+        """Return scripts of ``count`` different images in random poses, sorted by group."""
         generator = torch.Generator().manual_seed(seed)
         image = torch.randperm(len(self.images), generator=generator)[:count]
         group = (torch.arange(count) % max(1, len(self.groups))).sort().values
@@ -83,7 +81,7 @@ class ScriptedSet(SequenceSet):
         return self._script(image, group, pose)
 
     def _script(self, image: Tensor, group: Tensor, pose: Tensor) -> Tensor:
-        """The image and the pose of every frame, from those of the first: (…, time, 1 + pose)."""
+        """Return the script (…, time, 1 + pose_size) that starts at a pose."""
         time = torch.arange(self.frames, device=image.device)[:, None]
         moves = [
             sum((group == n for n, some in enumerate(self.groups) if column in some), 0 * group)

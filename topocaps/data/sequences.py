@@ -1,4 +1,4 @@
-"""Sequences to learn from: how they are drawn, shown, and kept as a fixed set to measure on."""
+"""Sets of sequences: random draws for training, and fixed sets for evaluation."""
 
 from __future__ import annotations
 
@@ -12,84 +12,87 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, counted
 from topocaps.latents.masking import zero_missing
-from topocaps.wording import counted
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Frames x: (batch, time, *frame) and, where known, factors: (batch, time, factor).
+    """Frames of several sequences, with their factors and mask where these are known."""
 
-    Where frames are missing, the mask (batch, time) is True for those that are present.
-    """
+    x: Tensor  # (batch, time, *frame)
+    factors: Tensor | None  # (batch, time, factor)
+    mask: Tensor | None = None  # (batch, time), True for frames that are present
 
-    x: Tensor
-    factors: Tensor | None
-    mask: Tensor | None = None
+
+def bytes_to_unit(x: Tensor) -> Tensor:
+    """Convert bytes to float32 in [0, 1]; other values stay as they are."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
 @dataclass(frozen=True)
 class SequenceSet(ABC):
-    """Sequences of frames that are made, where their images are, from a short *script*.
+    """Sequences of frames, each made from a *script* on the device of the images.
 
-    A script says for every frame what it shows, in whole numbers: (…, time, …). Random numbers
-    choose scripts, ``show`` turns them into frames; both work on any device and for any number of
-    axes in front, so that the sequences of a whole stack of models are one call.
+    A script (…, time, …) holds integers that determine each frame. ``choose`` maps random numbers
+    to scripts, and ``show`` maps scripts to frames. Both work on any device and with any number of
+    leading axes, so that one call makes the sequences of a whole stack of models.
     """
 
-    #: frames are gathered by the host: not in a CUDA graph, and not by compiled code
+    #: True if the host reads the frames, which excludes CUDA graphs and compiled code
     on_host: ClassVar[bool] = False
 
     images: Tensor
 
-    #: BibTeX entries of the source of the images; no part of the fingerprint
+    #: BibTeX entries of the source of the images, which the digest ignores
     citations: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Of the factors."""
+        """The names of the factors."""
 
     @property
     @abstractmethod
     def frames(self) -> int:
-        """In a sequence."""
+        """The number of frames of a sequence."""
 
     @property
     @abstractmethod
-    def frame_shape(self) -> tuple[int, ...]: ...
+    def frame_shape(self) -> tuple[int, ...]:
+        """The shape of a frame: (channels, height, width) for pictures."""
 
     @property
     @abstractmethod
     def fewest(self) -> int:
-        """Sequences of the rarest moving factor."""
+        """The number of sequences of the rarest moving factor."""
 
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """Random numbers that choose one sequence."""
+        """How many random numbers choose a sequence."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def choose(self, uniform: Tensor) -> Tensor:
-        """Random scripts from random numbers, (…, numbers) in [0, 1)."""
+        """Return scripts for random numbers (…, numbers) in [0, 1)."""
 
     @abstractmethod
     def show(self, script: Tensor) -> Batch:
-        """The frames and factors of scripts."""
+        """Return the frames and factors of scripts."""
 
     @abstractmethod
     def fixed(self) -> Tensor:
-        """The scripts of all sequences, in order."""
+        """Return the scripts of all sequences, in order."""
 
     @abstractmethod
     def balanced(self, each: int | None, seed: int) -> SequenceSet:
-        """A fixed set: ``each`` sequences of every moving factor (as many as the rarest has).
+        """Return a fixed set with ``each`` sequences of every moving factor, for evaluation.
 
-        Started at random frames that are then part of the set, so that everyone measures the same.
+        No factor has more sequences than the rarest. The random start of each sequence is part of
+        the set, so that every model is evaluated on the same frames.
         """
 
     def __repr__(self) -> str:
@@ -103,56 +106,56 @@ class SequenceSet(ABC):
         return False
 
     def whole(self) -> Self:
-        """These, where none is missing; else they are refused."""
+        """Return these sequences, or raise an error if frames are missing."""
         if self.has_gaps:
             raise BadInput("measures are of whole sequences, and frames are missing in these")
         return self
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
-        """``count`` random sequences."""
+        """Draw ``count`` random sequences."""
         uniform = torch.rand(count, self.numbers, generator=generator, device=generator.device)
         return self.show(self.choose(uniform))
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All sequences, in order."""
+        """Iterate over all sequences, in order."""
         for script in self.fixed().split(size):
             yield self.show(script)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same sequences with everything on ``device``."""
+        """Return the same sequences with all tensors on ``device``."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        moved: dict[str, Any] = {
-            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
-        }
+        tensors = {k: v for k, v in values.items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
         return replace(self, **moved)
 
     def digest(self) -> str:
-        """A fingerprint of what is shown and in which order, so that data are not mixed up."""
-        found = hashlib.blake2b(digest_size=8)
+        """Return a fingerprint of the frames and their order, by which runs refuse other data."""
+        fingerprint = hashlib.blake2b(digest_size=8)
         values = [getattr(self, f.name) for f in fields(self) if f.compare]
         for part in (*(v for v in values if isinstance(v, Tensor)), self.fixed()):
-            found.update(str((part.dtype, tuple(part.shape))).encode())
-            found.update(part.cpu().contiguous().numpy().data)
+            fingerprint.update(str((part.dtype, tuple(part.shape))).encode())
+            fingerprint.update(part.cpu().contiguous().numpy().data)
         kinds = (bool, int, float, str, tuple)
-        found.update(repr([v for v in values if isinstance(v, kinds)]).encode())
-        return found.hexdigest()
+        fingerprint.update(repr([v for v in values if isinstance(v, kinds)]).encode())
+        return fingerprint.hexdigest()
 
 
 @dataclass(frozen=True, repr=False)
 class Sequences(SequenceSet):
-    """Sequences held as images and the order to show them in: rows of ``order`` are indices.
+    """Sequences as indices into images.
 
-    ``moving`` says for each sequence which factor runs through its values; a draw first chooses
-    the factor, so that each is seen equally often, then a sequence, then, where sequences are
-    ``cyclic``, the frame it starts at.
+    A draw chooses the moving factor first, so that all factors are equally frequent, then a
+    sequence, then the start frame of a ``cyclic`` sequence.
     """
 
+    numbers: ClassVar[int] = 3
+
     images: Tensor  # (images, *frame), floating point or bytes (255 is 1)
-    order: Tensor  # (sequences, time)
+    order: Tensor  # (sequences, time), indices of images
     factors: Tensor | None = None  # (images, factor)
     names: tuple[str, ...] = ()
-    moving: Tensor | None = None  # (sequences,), sorted
-    cyclic: bool = False
+    moving: Tensor | None = None  # (sequences,), the factor that changes; sorted
+    cyclic: bool = False  #: the last frame is followed by the first
     present: Tensor | None = None  # (images,), False for missing frames
 
     def __post_init__(self) -> None:
@@ -161,16 +164,16 @@ class Sequences(SequenceSet):
 
     @staticmethod
     def of(frames: Any, mask: Any = None) -> SequenceSet:
-        """Your own array or tensor: (sequences, time, *frame); sequences as they are.
+        """Make sequences of an array or a tensor (sequences, time, *frame).
 
-        ``mask`` (sequences, time) is True where a frame is present. Missing frames may hold
-        anything, NaN included.
+        ``mask`` (sequences, time) is True where a frame is present. Missing frames may hold any
+        value, including NaN. A ``SequenceSet`` is returned as it is.
 
-        >>> own = Sequences.of(torch.rand(4, 10, 1, 8, 8))
-        >>> len(own), own.frames, own.frame_shape
+        >>> sequences = Sequences.of(torch.rand(4, 10, 1, 8, 8))
+        >>> len(sequences), sequences.frames, sequences.frame_shape
         (4, 10, (1, 8, 8))
         """
-        frames = getattr(frames, "sequences", frames)  # what was read, with what is known of it
+        frames = getattr(frames, "sequences", frames)  # of what ``read`` returned
         if isinstance(frames, SequenceSet):
             if mask is not None:
                 raise BadInput("a mask is given with an array of frames, not with sequences")
@@ -204,10 +207,6 @@ class Sequences(SequenceSet):
         return len(self.order)
 
     @property
-    def numbers(self) -> int:
-        return 3
-
-    @property
     def frames(self) -> int:
         return self.order.shape[1]
 
@@ -227,7 +226,7 @@ class Sequences(SequenceSet):
         return self._order_from(rows, (start * self.frames).long())
 
     def _order_from(self, rows: Tensor, start: Tensor) -> Tensor:
-        """Image indices of these sequences, from these frames on where they are cyclic."""
+        """Return the image indices of these rows; cyclic sequences begin at ``start``."""
         time = torch.arange(self.frames, device=rows.device)
         if self.cyclic:
             time = (time + start[..., None]) % self.frames
@@ -244,7 +243,7 @@ class Sequences(SequenceSet):
         for n in counts.tolist():
             rows.append(first + torch.randperm(n, generator=generator)[:each])
             first += n
-        chosen = torch.cat(rows)  # on the host, like the generator
+        chosen = torch.cat(rows)  # on the CPU, as the generator is
         moving = None if self.moving is None else self.moving[chosen]
         start = torch.randint(self.frames, (len(chosen),), generator=generator)
         order = self._order_from(chosen, start)
@@ -252,14 +251,13 @@ class Sequences(SequenceSet):
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)
-        x = self.images[script]
-        x = x.float().div_(255) if x.dtype == torch.uint8 else x
-        factors, mask = (None if of is None else of[script] for of in (self.factors, self.present))
-        return Batch(x, factors, mask)
+        factors = None if self.factors is None else self.factors[script]
+        mask = None if self.present is None else self.present[script]
+        return Batch(bytes_to_unit(self.images[script]), factors, mask)
 
     @functools.cached_property
     def _counts(self) -> Tensor:
-        """Sequences of every moving factor."""
+        """The number of sequences of every moving factor."""
         if self.moving is None:
             return torch.tensor([len(self)], device=self.order.device)
         return torch.unique(self.moving, return_counts=True)[1]

@@ -1,7 +1,4 @@
-"""Sprites: a square, an ellipse or a heart, rendered from their geometry at any resolution.
-
-A re-rendering in the geometry of dSprites, not dSprites itself.
-"""
+"""Sprites: squares, ellipses and hearts with the geometry of dSprites, at any resolution."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
-from topocaps.files import cache_folder, write_atomically
+from topocaps.io import cache_folder, write_atomically
 from topocaps.references import cites
 
 MATTHEY_2017 = """\
@@ -38,23 +35,23 @@ SCALES = np.linspace(0.5, 1, 6)
 ORIENTATIONS = np.linspace(0, 2 * math.pi, 40)
 POSITIONS = np.linspace(0, 1, 32)
 
-#: How many values the factors have in the official file.
+#: The number of values of each factor in the file of dSprites.
 ALL = (3, 6, 40, 32, 32)
-#: The subset of the papers: 3 shapes, the 5 largest scales, every other of the first 30
-#: orientations and positions; 50,625 images.
+#: The 50,625 images of the papers: 3 shapes, the 5 largest scales, and every other one of the
+#: first 30 orientations and positions.
 SUBSET = (range(3), range(1, 6), range(0, 30, 2), range(0, 30, 2), range(0, 30, 2))
-#: Positions half a step apart, for sprites that move at half the speed; fewer orientations.
+#: Positions half a step apart, for half the speed, with fewer orientations.
 HALF_STEPS = (range(3), range(1, 6), range(0, 30, 6), range(30), range(30))
-#: Of sprites that grow: where they are, and how.
+#: Growing sprites, and their sizes.
 GROWING = (range(3), range(21), range(0, 30, 2), range(0, 30, 6), range(0, 30, 6))
 GROWTH = np.linspace(0.3, 1, 21)
 FRAMES = 15
 HELD_OUT = 0.2
-SPLIT_SEED = 0  # which orbits are held out is part of the data, never of a run
+SPLIT_SEED = 0  # all runs hold out the same orbits
 
 
 def _outlines() -> tuple[Floats, ...]:
-    """Corners (x, y down) of the shapes at scale 1 on a canvas of 64, centred on (0, 0)."""
+    """Return the corners (x, y) of each shape at scale 1 on a canvas of 64; y points down."""
     square = 9.6 * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
     s = 2 * math.pi * np.arange(64) / 64
     ellipse = np.stack([12.78 * np.cos(s), 7.22 * np.sin(s)], 1)
@@ -66,17 +63,17 @@ def _outlines() -> tuple[Floats, ...]:
 
 @functools.cache
 def _wedges(shape: int) -> tuple[Floats, Floats, Floats]:
-    """The outline as wedges around the centre: where each begins (angle) and its outer edge.
+    """Divide a shape into wedges around its centre: first angles, edge normals, edge offsets.
 
-    All three shapes are star-shaped about their centre, so a point is inside iff it is on the
-    inner side of the one edge in whose wedge it lies.
+    All shapes are star-shaped. A point is inside if it is on the inner side of the edge of its
+    wedge.
     """
     corners = _outlines()[shape]
     angle = np.arctan2(corners[:, 1], corners[:, 0])
     corners = corners[np.argsort(angle)]
     begin, end = corners, np.roll(corners, -1, axis=0)
     edge = end - begin
-    normal = np.stack([edge[:, 1], -edge[:, 0]], 1)  # outward; the inside has p · normal <= offset
+    normal = np.stack([edge[:, 1], -edge[:, 0]], 1)  # inside: p · normal <= offset
     return np.sort(angle), normal, (begin * normal).sum(1)
 
 
@@ -84,10 +81,10 @@ def _wedges(shape: int) -> tuple[Floats, Floats, Floats]:
 def render(
     shape: int, scale: float, orientation: float, x: Floats, y: Floats, resolution: int = 64
 ) -> NDArray[np.bool_]:
-    """Images (positions, resolution, resolution) of one shape at the positions ``x``, ``y``.
+    """Render images (positions, resolution, resolution) of a shape at positions ``x``, ``y``.
 
-    ``scale`` up to 1, ``orientation`` in radians counter-clockwise, positions in [0, 1]. A pixel
-    is on iff its centre is inside the shape.
+    ``scale`` is at most 1, ``orientation`` is in radians counter-clockwise, and positions are in
+    [0, 1]. A pixel is on if its centre is inside the shape.
 
     >>> heart = render(2, 1.0, 0.0, np.array([0.5]), np.array([0.5]), resolution=32)
     >>> for row in heart[0, 11:20, 11:21]:
@@ -111,7 +108,7 @@ def render(
     n, row, column = np.nonzero(near)
     px, py = dx[n, column] / scale, dy[n, row] / scale
     cos, sin = math.cos(orientation), math.sin(orientation)
-    px, py = px * cos - py * sin, px * sin + py * cos  # back to the shape's own axes
+    px, py = px * cos - py * sin, px * sin + py * cos  # to the axes of the shape
     wedge = np.searchsorted(angles, np.arctan2(py, px), side="right") - 1  # -1 is the last
     near[n, row, column] = px * normals[wedge, 0] + py * normals[wedge, 1] <= offsets[wedge]
     return near
@@ -122,7 +119,7 @@ Subset = tuple[range, ...]
 
 @cites(MATTHEY_2017)
 def render_subset(resolution: int, subset: Subset = SUBSET, sizes: Floats = SCALES) -> Bytes:
-    """Images of all factors of a subset as bytes, in the order of ``NAMES``."""
+    """Render the images of a subset as bytes, with factors in the order of ``NAMES``."""
     shapes, scales, orientations, xs, ys = subset
     x, y = (p.ravel() for p in np.meshgrid(POSITIONS[xs], POSITIONS[ys], indexing="ij"))
     images = [
@@ -135,12 +132,11 @@ def render_subset(resolution: int, subset: Subset = SUBSET, sizes: Floats = SCAL
 
 
 def _images(resolution: int) -> Bytes:
-    """The papers' 50,625, rendered once, then read from the cache; without a usable cache, rendered
-    again."""
+    """Return the images of the papers, from the cache if they were rendered before."""
     count = math.prod(map(len, SUBSET))
     try:
         file = cache_folder() / f"sprites-{resolution}-v1.bits"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home folder
         return render_subset(resolution)
     with contextlib.suppress(OSError):
         packed = np.fromfile(file, dtype=np.uint8)
@@ -155,7 +151,7 @@ def _images(resolution: int) -> Bytes:
 
 
 def read_subset(archive: Path) -> Bytes:
-    """The same subset of the official file, which has an image for all factors."""
+    """Read the images of the papers from the file of dSprites."""
     wanted = np.ravel_multi_index(np.meshgrid(*SUBSET, indexing="ij"), ALL).ravel()
     try:
         with np.load(archive) as file:
@@ -174,20 +170,21 @@ def sprites(
     speed: float = 1.0,
     moving: Sequence[str] = (),
 ) -> tuple[Sequences, Sequences]:
-    """(training, held-out) sequences of binary frames, (1, resolution, resolution).
+    """Return training and held-out cyclic sequences of binary frames (1, resolution, resolution).
 
-    They come round. Rendered, or read from dSprites' own file (``archive``, 64 x 64).
+    In an orbit, x, y, orientation or scale (three times) takes all its values, and the other
+    factors are constant. 20 % of the orbits of each factor are held out. Their single frames occur
+    in training orbits of other factors; their sequences do not.
 
-    An orbit is all values of x, y, orientation or scale (looped three times), the others fixed: 15
-    frames at ``speed`` 1. At speed 2 they are the same, every other one first; at speed 0.5 they
-    are 30, of x and y, half a step apart. 20 % of the orbits of each factor are held out; their
-    single frames occur in training orbits of other factors, their sequences do not. ``moving`` are
-    the factors that do, all of them unless given.
+    archive: the file of dSprites (64 x 64). Without it, sprites are rendered.
+    speed: 1 has 15 frames per orbit. 2 skips every other value. 0.5 has 30 frames per orbit, half a
+        step apart, and only x and y move.
+    moving: the names of the factors that move; by default all.
     """
-    can = NAMES[3:] if speed == 0.5 else NAMES[1:]
-    columns = [NAMES.index(name) for name in can if name in (moving or can)]
-    if unknown := set(moving) - set(can):
-        raise BadInput(f"of sprites, {', '.join(can)} move, not {', '.join(unknown)}")
+    allowed = NAMES[3:] if speed == 0.5 else NAMES[1:]
+    columns = [NAMES.index(name) for name in allowed if name in (moving or allowed)]
+    if unknown := set(moving) - set(allowed):
+        raise BadInput(f"of sprites, {', '.join(allowed)} move, not {', '.join(unknown)}")
     if resolution < 8:
         raise BadInput(f"sprites need a resolution of at least 8, not {resolution}")
     if archive is not None and (resolution != 64 or speed not in (1, 2)):
@@ -208,8 +205,11 @@ def sprites(
 
 @cites(MATTHEY_2017)
 def growing_sprites(resolution: int = 32) -> tuple[Sequences, Sequences]:
-    """(training, held-out) sequences of 15 frames in which sprites grow, from any of the first
-    seven of 21 sizes on, and do not come round. A fifth of the sprites is held out."""
+    """Return training and held-out sequences of 15 frames in which sprites grow.
+
+    They start at any of the first seven of 21 sizes and are not cyclic. 20 % of the sprites are
+    held out.
+    """
     images = render_subset(resolution, GROWING, GROWTH)
 
     def visit(orbits: Tensor) -> Tensor:
@@ -219,14 +219,14 @@ def growing_sprites(resolution: int = 32) -> tuple[Sequences, Sequences]:
 
 
 def _split(
-    found: Bytes,
+    rendered: Bytes,
     subset: Subset,
     columns: Iterable[int],
     visit: Callable[[Tensor], Tensor],
     cyclic: bool,
 ) -> tuple[Sequences, Sequences]:
-    """Sequences in which each of these factors moves in turn; a fifth of the orbits apart."""
-    images = torch.from_numpy(found)[:, None]
+    """Return sequences of the training orbits and of the held-out orbits of these factors."""
+    images = torch.from_numpy(rendered)[:, None]
     sizes = tuple(map(len, subset))
     factors = torch.cartesian_prod(*map(torch.arange, sizes))
     grid = torch.arange(len(images)).reshape(sizes)

@@ -1,4 +1,4 @@
-"""Digits that turn, grow and change colour: sequences made from single images, on any device."""
+"""Sequences of MNIST digits that rotate, change size or change hue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,26 +16,26 @@ from topocaps.data.scripted import ScriptedSet
 from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 
-STEPS = 18  #: values of every factor, and frames of a sequence
-#: as the papers' code lists them
+STEPS = 18  #: levels of every factor, and frames of a sequence
+#: the scales of the papers' code
 SCALES = torch.tensor(
     [.60, .64, .68, .72, .76, .79, .83, .87, .91,
      .95, .99, 1.03, 1.07, 1.11, 1.14, 1.18, 1.22, 1.26]
 )  # fmt: skip
-#: of the perspective motion, as the released code lists them
+#: the angles of the perspective motion in the released code
 DEGREES = tuple(181 if degrees == 180 else degrees for degrees in range(0, 360, 360 // STEPS))
 
 
 @dataclass(frozen=True)
 class Motion:
-    """Which factors a sequence has, the last of them hue, and which of them move together."""
+    """The factors of a sequence, of which hue is the last, and those that move together."""
 
     name: str
     factors: tuple[str, ...]
-    together: tuple[tuple[int, ...], ...]  #: a draw chooses one of these
-    #: where pixels come from, for all values of all but hue, given height, width and centre
+    together: tuple[tuple[int, ...], ...]  #: groups, of which a draw chooses one
+    #: from height, width and centre, the places that pixels come from, for all levels but hue's
     views: Callable[[int, int, float | None], Tensor]
-    has_centre: bool = True  #: whether digits turn and scale about a pixel that can be chosen
+    has_centre: bool = True  #: whether the fixed point of the motion can be chosen
 
 
 def _circle() -> Tensor:
@@ -79,7 +79,7 @@ MOTIONS = {
 
 
 def check_centre(centre: Any, motion: Motion, height: int, width: int) -> float | None:
-    """``centre`` as a float or None, or a sentence that says why it cannot be used."""
+    """Return ``centre`` as a float or None, or raise an error that says why it is refused."""
     if centre is None:
         return None
     if not motion.has_centre:
@@ -96,18 +96,21 @@ def check_centre(centre: Any, motion: Motion, height: int, width: int) -> float 
 
 @dataclass(frozen=True, repr=False)
 class TransformedImages(ScriptedSet):
-    """Grey images in a random pose, of which some factors run through their values.
+    """Grey images that rotate, change size or change hue.
 
-    An image is drawn in the red channel, seen as its pose says (bilinear, black outside), then its
-    hue is turned. A script is (…, time, 1 + factors): the image and the index of every factor.
-    ``centre`` is the index, row and column alike, of the pixel about which images turn and scale:
-    None is the middle of the image, 14 is the released code's.
+    An image is warped to its pose (bilinear, black outside), then coloured with its hue, of which
+    level 0 is red. A script is (…, time, 1 + factors): the image, and the level of every factor.
+    ``centre`` is the index, row and column alike, of the pixel that rotation and scale leave fixed.
+    None is the middle of the image; the released code has 14.
     """
+
+    frames: ClassVar[int] = STEPS
+    levels: ClassVar[int] = STEPS
 
     images: Tensor  # (images, height, width), bytes
     motion: Motion = MOTIONS["single"]
     scripts: Tensor | None = None
-    views: Tensor = field(init=False)  # made from the motion and the centre
+    views: Tensor = field(init=False)  # levels … height width 2, from the motion and the centre
     centre: float | None = None
 
     def __post_init__(self) -> None:
@@ -122,16 +125,8 @@ class TransformedImages(ScriptedSet):
         return self.motion.factors
 
     @property
-    def frames(self) -> int:
-        return STEPS
-
-    @property
     def frame_shape(self) -> tuple[int, ...]:
         return 3, *self.images.shape[1:]
-
-    @property
-    def levels(self) -> int:
-        return STEPS
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -146,6 +141,6 @@ class TransformedImages(ScriptedSet):
 
 
 def rgb(hue: Tensor) -> Tensor:
-    """The pure colour of a hue in [0, 1): (…) to (…, 3)."""
+    """Return the pure colour (…, 3) of a hue (…) in [0, 1)."""
     k = (hue[..., None] * 6 + torch.arange(5, 0, -2, device=hue.device)) % 6  # red, green, blue
     return 1 - torch.minimum(k, 4 - k).clamp(0, 1)

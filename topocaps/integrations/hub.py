@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from topocaps.errors import BadInput
-from topocaps.files import (
+from topocaps.io import (
     make_folder,
     read_json,
     read_weights,

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.export import Dim
 
-from topocaps.arithmetic import seeded
+from topocaps.device import seeded
 from topocaps.errors import BadInput, TopocapsError, whole_number
-from topocaps.files import make_folder, write_atomically
+from topocaps.io import make_folder, write_atomically
 from topocaps.models.sequence import SequenceModel
 
 OPSET = 18

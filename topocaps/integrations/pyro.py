@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.distributions import SigmoidTransform, constraints
 
 from topocaps.capsules import poses
-from topocaps.capsules.layers import Belief, Capsules, Connection
+from topocaps.capsules.layers import Capsules, Connection, LayerPosterior
 from topocaps.capsules.model import PartWhole
-from topocaps.capsules.settings import Poses
 from topocaps.errors import BadInput
 from topocaps.models.base import check_place
 
@@ -78,10 +77,10 @@ class PyroPartWhole:
         images = self._registered(x)
         depth = len(self.capsules.sizes) - 1
         with pyro.plate("images", len(images), dim=-2):
-            layer = self._believed(depth, self.capsules.part_encoder(images))
-            for encoder in reversed(list(self.capsules.whole_encoders)):
+            layer = self._posterior(depth, self.capsules.part_encoder(images))
+            for encoder in reversed(self.capsules.whole_encoders):
                 depth -= 1
-                layer = self._believed(depth, encoder(layer))
+                layer = self._posterior(depth, encoder(layer))
 
     def _wholes(self, images: Tensor) -> Capsules:
         """Eq. 1 and 2."""
@@ -108,13 +107,13 @@ class PyroPartWhole:
             )
         return _capsules(t, A)
 
-    def _believed(self, depth: int, belief: Belief) -> Capsules:
-        if belief.spread is None or self.capsules.poses_are is Poses.DELTA:
-            where = dist.Delta(belief.poses, event_dim=1)
+    def _posterior(self, depth: int, q: LayerPosterior) -> Capsules:
+        if q.spread is None:
+            where = dist.Delta(q.poses, event_dim=1)
         else:
-            where = dist.Normal(belief.poses, belief.spread).to_event(1)
+            where = dist.Normal(q.poses, q.spread).to_event(1)
         with self._plate(depth):
-            t = pyro.sample(f"t_{depth}", self._presence(belief.logits))
+            t = pyro.sample(f"t_{depth}", self._presence(q.logits))
             return _capsules(t, pyro.sample(f"A_{depth}", where))
 
     def _presence(self, logits: Tensor) -> dist.RelaxedBernoulli:

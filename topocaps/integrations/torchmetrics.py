@@ -30,13 +30,16 @@ import torch
 from torch import Tensor
 
 from topocaps.errors import BadInput
-from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
-from topocaps.metrics.disentanglement import dci, factor_vae_score, mig, sap
+from topocaps.metrics.attribute_predictability import sap
+from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.dci_scores import dci
 from topocaps.metrics.equivariance import equivariance_errors
+from topocaps.metrics.factor_vae import factor_vae_score
 from topocaps.metrics.lie import lie_error
+from topocaps.metrics.mutual_information import mig
 from topocaps.metrics.neighbours import nearest_neighbour_hits, topographic_smoothness
 from topocaps.metrics.probes import STRENGTH, Probe, fit_probe
-from topocaps.metrics.traversal import Traversal, prediction
+from topocaps.metrics.rolled_traversal import Traversal, prediction
 from topocaps.references import cites, references
 
 try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from topocaps.errors import BadInput
-from topocaps.training.folder import RunFolder
+from topocaps.training.store import RunFolder
 from topocaps.training.watching import Logger, Watcher, numbers
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
-from topocaps.arithmetic import seeded
+from topocaps.device import seeded
 from topocaps.errors import BadInput, one_of
 from topocaps.latents.interface import DerivedTopography
 from topocaps.latents.pooling import exact_product

@@ -1,23 +1,18 @@
-"""Numbers that say how far a model's capsules move when the world moves."""
+"""Metrics of models and of codes: equivariance, traversals, disentanglement, probes and others."""
 
+from topocaps.metrics.attribute_predictability import sap
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
-from topocaps.metrics.capcorr import CapCorr, capcorr, observed_rolls
-from topocaps.metrics.disentanglement import (
-    DCI,
-    Score,
-    dci,
-    equal_counts,
-    equal_widths,
-    factor_vae_score,
-    mig,
-    sap,
-)
+from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.codes import Score
+from topocaps.metrics.dci_scores import DCI, dci
+from topocaps.metrics.decoded_traversal import DecodedTraversal
 from topocaps.metrics.equivariance import (
     chance_equivariance_error,
     equivariance_error,
     equivariance_errors,
 )
-from topocaps.metrics.evaluate import evaluate, per_sequence
+from topocaps.metrics.evaluation import evaluate, per_sequence
+from topocaps.metrics.factor_vae import factor_vae_score
 from topocaps.metrics.intervals import Mean
 from topocaps.metrics.lie import (
     LieError,
@@ -27,8 +22,8 @@ from topocaps.metrics.lie import (
     interpolation_floor,
     lie_error,
 )
-from topocaps.metrics.maps import Agreement, neighbour_agreement, strongest_images
-from topocaps.metrics.missing import filled_costs
+from topocaps.metrics.missing_frames import filled_costs
+from topocaps.metrics.mutual_information import equal_counts, equal_widths, mig
 from topocaps.metrics.neighbours import (
     Smoothness,
     nearest_neighbour_accuracy,
@@ -43,12 +38,15 @@ from topocaps.metrics.probes import (
     pooled,
     specialisation,
 )
-from topocaps.metrics.traversal import Traversal, prediction, traversal, unseen_lags
+from topocaps.metrics.rolled_traversal import Traversal, prediction, traversal
+from topocaps.metrics.topographic_maps import Agreement, neighbour_agreement, strongest_images
+from topocaps.metrics.traversal_plan import TraversalOptions, TraversalPlan, unseen_lags
 
 __all__ = [
     "DCI",
     "Agreement",
     "CapCorr",
+    "DecodedTraversal",
     "LieError",
     "Mean",
     "Probe",
@@ -58,6 +56,8 @@ __all__ = [
     "Smoothness",
     "Translation",
     "Traversal",
+    "TraversalOptions",
+    "TraversalPlan",
     "accuracy_by_labels",
     "axis_moved",
     "axis_shares",

@@ -1,4 +1,4 @@
-"""Capsules of several axes: along which one did they move?"""
+"""The axis along which capsules of several axes moved."""
 
 from __future__ import annotations
 
@@ -13,45 +13,51 @@ from torch.linalg import vector_norm
 from topocaps.latents.rolling import roll
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
-STILL = -1
-CLEARLY = 0.8  #: of what other rolls leave: that much, or less, is clearly nearer
+STILL = -1  #: index that stands for no single axis
+MARGIN = 0.8  #: largest ratio of the best roll's distance to that of the second best
 
 Factor = TypeVar("Factor")
 
 
 def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
-    """The one axis along which each capsule moved, (batch, capsules), or ``STILL``.
+    """Return the one axis along which each capsule moved, or ``STILL``: (batch, capsules).
 
-    t: (batch, time, capsules, *shape). A roll along an axis by ``rate`` sites brings a capsule near
-    to the next frame's: by 1 less the cosine, averaged over frames. It has to leave less than
-    ``CLEARLY`` of what is left by no roll at all, by that along any other axis, and by those along
-    several at once; else nothing moved, or not along one axis alone.
+    The distance of a roll is 1 minus the cosine between the rolled capsule and the capsule of the
+    next frame, averaged over frames. A capsule moved along an axis if the distance of the roll
+    along it is less than ``MARGIN`` times those of no roll, of rolls along other axes, and of rolls
+    along several axes at once.
 
-    Capsules share nothing, so one may take x along its first axis, and another y.
+    Args:
+        t: latents (batch, time, capsules, *shape).
+        rate: sites rolled a frame.
     """
     t = as_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
-    t = t - t.mean(sites, keepdim=True)  # all are near their prior's mean; what is beside it moves
+    t = t - t.mean(sites, keepdim=True)  # the mean of the prior, which does not move
     now, coming = t[:, :-1], t[:, 1:]
 
-    def left(axes: tuple[int, ...]) -> Tensor:
-        moved = now
+    def distance(axes: tuple[int, ...]) -> Tensor:
+        rolled = now
         for dim in axes:
-            moved = roll(moved, rate, dim)
-        lengths = vector_norm(moved, dim=sites) * vector_norm(coming, dim=sites)
-        return 1 - ((moved * coming).sum(sites) / lengths.clamp_min(1e-30)).mean(1)
+            rolled = roll(rolled, rate, dim)
+        lengths = vector_norm(rolled, dim=sites) * vector_norm(coming, dim=sites)
+        return 1 - ((rolled * coming).sum(sites) / lengths.clamp_min(1e-30)).mean(1)
 
     others = [axes for n in range(len(sites) + 1) if n != 1 for axes in combinations(sites, n)]
-    alone = torch.stack([left((dim,)) for dim in sites])  # axes batch capsules
+    alone = torch.stack([distance((dim,)) for dim in sites])  # axes batch capsules
     least, best = alone.min(0)
     rest = alone.scatter(0, best[None], torch.inf)
-    rest = torch.cat([rest, torch.stack([left(axes) for axes in others])]).amin(0)
-    return torch.where(least < CLEARLY * rest, best, STILL)
+    rest = torch.cat([rest, torch.stack([distance(axes) for axes in others])]).amin(0)
+    return torch.where(least < MARGIN * rest, best, STILL)
 
 
 def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:
-    """{factor column: share of its sequences in which a capsule moved along each axis}; in the rest
-    it stood still, or moved along several. ``moved``: (batch,), of one capsule."""
+    """Return {factor column: share of its sequences in which a capsule moved along each axis}.
+
+    Args:
+        moved: axes from `axis_moved` of one capsule, (batch,).
+        factors: factors of the frames, (batch, time, factor).
+    """
     moves = (factors != factors[:, :1]).any(1)
     axes = range(max(2, int(moved.max()) + 1))
     return {
@@ -61,10 +67,10 @@ def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:
 
 
 def own_axes(shares: Mapping[Factor, Sequence[float]]) -> dict[Factor, float]:
-    """{factor: share of its sequences in which a capsule moved along the factor's own axis}.
+    """Return {factor: share of its sequences in which a capsule moved along the factor's own axis}.
 
-    Which axis is whose is learned: of all ways to give each factor another one, the best. Where
-    there are more factors than axes, those that are left have none.
+    Each factor gets a different axis, by the assignment with the greatest sum of shares. If there
+    are more factors than axes, the remaining factors get none and a share of 0.
 
     >>> own_axes({"x": [0.1, 0.9], "y": [0.8, 0.0]})
     {'x': 0.9, 'y': 0.8}
@@ -73,9 +79,9 @@ def own_axes(shares: Mapping[Factor, Sequence[float]]) -> dict[Factor, float]:
     axes: list[int | None] = list(range(len(shares[factors[0]]))) if factors else []
     axes += [None] * (len(factors) - len(axes))
 
-    def found(own: Sequence[int | None]) -> list[float]:
-        taken = zip(factors, own, strict=False)
-        return [0.0 if axis is None else shares[factor][axis] for factor, axis in taken]
+    def assigned(order: Sequence[int | None]) -> list[float]:
+        pairs = zip(factors, order, strict=False)
+        return [0.0 if axis is None else shares[factor][axis] for factor, axis in pairs]
 
-    best = max((found(own) for own in permutations(axes)), key=sum)
+    best = max((assigned(order) for order in permutations(axes)), key=sum)
     return dict(zip(factors, best, strict=False))

@@ -12,20 +12,20 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, pad
 
 from topocaps.capsules import poses
-from topocaps.capsules.layers import Belief, Capsules
-from topocaps.capsules.model import PartWhole, in_image
+from topocaps.capsules.layers import Capsules, LayerPosterior
+from topocaps.capsules.model import PartWhole
 from topocaps.data import geometry
 from topocaps.errors import BadInput
 
 # Features -----------------------------------------------------------------------------------------
 
 
-def presence_logits(wholes: Belief | Capsules) -> Tensor:
+def presence_logits(wholes: LayerPosterior | Capsules) -> Tensor:
     """Logits of t⁰ (supplement D) as features: (items, wholes)."""
     return wholes.logits.flatten(0, -2)
 
 
-def presence_and_pose(wholes: Belief | Capsules) -> Tensor:
+def presence_and_pose(wholes: LayerPosterior | Capsules) -> Tensor:
     """Logits of t⁰ and the numbers of A⁰ as features: (items, 7 wholes)."""
     return torch.cat([presence_logits(wholes), wholes.poses.flatten(-2).flatten(0, -2)], -1)
 
@@ -67,10 +67,10 @@ def ink_kept(model: PartWhole, x: Tensor, angle: float) -> InkKept:
     then not identified.
     """
     aspect = model.frame_shape[2] / model.frame_shape[1]
-    turn = poses.rotated(angle, aspect).to(x).expand(len(x), poses.NUMBERS)
-    should = model.templates.seen(in_image(model.parts_of(x), turn))
-    turned = geometry.warp(x, poses.sources(turn, model.templates.grid)).clamp(0, 1)
-    does = model.templates.seen(model.parts_of(turned))
+    rotation = poses.rotated(angle, aspect).to(x).expand(len(x), poses.NUMBERS)
+    should = model.templates.visible_ink(model.parts_of(x).rotated(rotation))
+    turned = geometry.warp(x, poses.sources(rotation, model.templates.grid)).clamp(0, 1)
+    does = model.templates.visible_ink(model.parts_of(turned))
     ink = should.sum().clamp_min(1e-30)
     return InkKept(
         same=(torch.minimum(should, does).sum() / ink).item(),
@@ -167,7 +167,8 @@ def _starts(ink: Tensor, first: Tensor, second: Tensor) -> Tensor:
     centre, spread = _moments(ink)
     ratio = spread[second] / spread[first]  # pairs
     scales = torch.stack([torch.ones_like(ratio), ratio], 1)
-    linear = poses.rows(scales[:, :, None, None] * linear)[..., :2].flatten(1, 2)  # pairs 32 2 2
+    linear = poses.as_matrix(scales[:, :, None, None] * linear)[..., :2]
+    linear = linear.flatten(1, 2)  # pairs 32 2 2
     shift = centre[second][:, None] - (linear @ centre[first][:, None, :, None])[..., 0]
     return torch.cat([linear, shift[..., None]], -1).flatten(-2)
 
@@ -208,7 +209,7 @@ def _error(target: Tensor, source: Tensor, maps: Tensor) -> Tensor:
     starts = maps.shape[1]
     height, width = target.shape[-2:]
     places = geometry.grid(height, width, maps.dtype, maps.device)
-    places = geometry.apply(poses.rows(maps), places)  # pairs starts height width 2
+    places = geometry.apply(poses.as_matrix(maps), places)  # pairs starts height width 2
     # all starts of a pair are looked up in one image, below each other
     seen = geometry.warp(source, places.flatten(1, 2))
     seen = seen.unflatten(2, (starts, height))  # pairs channels starts height width

@@ -1,7 +1,14 @@
-"""Codes and factors of items, as metrics of disentanglement take them."""
+"""Codes and factors, as MIG, SAP, DCI and the FactorVAE score take them, and what these share.
+
+Codes are (items, ...) and factors (items, factor), as arrays or tensors, from any model. Sequences
+are (batch, time, ...) and (batch, time, factor); their frames are the items, and all frames of a
+sequence are either training or test items. Factors are integers. A factor with a single value is
+left out, and the entry ``left_out`` of the settings lists it.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,18 +22,32 @@ from topocaps.errors import BadInput, check_seed
 
 Array = NDArray[Any]
 
-TRAINED = 2 / 3  # share of items that a classifier learns from: 10,000 of 15,000 in most papers
+TRAIN_SHARE = 2 / 3  #: share of training items: 10,000 of 15,000 in most papers
 
 
 @dataclass(frozen=True)
-class Table:
-    """Items with a code each, and the factors that vary."""
+class Score:
+    """A mean over factors."""
 
-    codes: Array  # (items, dims)
-    factors: Array  # (items, factors), values numbered from 0
-    columns: tuple[int, ...]  # of these factors in what was given
-    left_out: tuple[int, ...]  # columns of factors that do not vary
-    sequence: Array  # (items,) number of the sequence of an item
+    value: float
+    by_factor: dict[int, float]  #: by the factor's column
+    settings: dict[str, Any]  #: everything that the value depends on, beside codes and factors
+
+    @classmethod
+    def of(cls, by_factor: dict[int, float], settings: dict[str, Any]) -> Score:
+        """Average the scores of factors."""
+        return cls(sum(by_factor.values()) / len(by_factor), by_factor, settings)
+
+
+@dataclass(frozen=True)
+class CodeTable:
+    """Codes of items, and the factors that vary."""
+
+    codes: Array  #: (items, dims)
+    factors: Array  #: (items, factors), values numbered from 0
+    columns: tuple[int, ...]  #: columns of these factors in the input
+    left_out: tuple[int, ...]  #: columns of factors that do not vary
+    sequence: Array  #: (items,) index of each item's sequence
 
     @property
     def dims(self) -> int:
@@ -45,23 +66,23 @@ class Table:
         yield from zip(self.columns, self.factors.T, strict=True)
 
     def split(self, seed: int) -> tuple[Array, Array]:
-        """Items to learn from and items to test on: whole sequences at random."""
+        """Return the indices of training and of test items; sequences are split at random."""
         check_seed(seed)
         sequences = int(self.sequence[-1]) + 1
         order = np.random.default_rng(seed).permutation(sequences)
-        learnt = np.isin(self.sequence, order[: round(TRAINED * sequences)])
-        train, test = np.flatnonzero(learnt), np.flatnonzero(~learnt)
+        training = np.isin(self.sequence, order[: round(TRAIN_SHARE * sequences)])
+        train, test = np.flatnonzero(training), np.flatnonzero(~training)
         for column, factor in self.each_factor():
             if not len(test) or len(np.unique(factor[train])) < 2:
                 raise BadInput(
-                    f"factor {column} has no two values in the {len(train)} items to learn from, "
-                    f"or none of {len(test)} is left to test on: give more items"
+                    f"factor {column} needs two values in the {len(train)} training items, and "
+                    f"one or more test items, not {len(test)}: give more items"
                 )
         return train, test
 
 
-def table_of(codes: Array | Tensor, factors: Array | Tensor) -> Table:
-    """Codes (items, ...) and factors (items, factor), or sequences of both, as a table."""
+def code_table(codes: Array | Tensor, factors: Array | Tensor) -> CodeTable:
+    """Check codes and factors, of items or sequences, and flatten them to a table."""
     codes, factors = _array(codes), _array(factors)
     if factors.dtype.kind not in "iub":
         raise BadInput(f"factors must be integers, not {factors.dtype}")
@@ -84,10 +105,12 @@ def table_of(codes: Array | Tensor, factors: Array | Tensor) -> Table:
     columns = factors.reshape(items, -1)
     varies = (columns != columns[0]).any(0)
     if not varies.any():
-        raise BadInput("no factor has two values: there is nothing to tell apart")
-    return Table(
+        raise BadInput(
+            "every factor has a single value, so no metric of disentanglement is defined"
+        )
+    return CodeTable(
         codes=flat,
-        factors=np.stack([numbered(columns[:, n]) for n in np.flatnonzero(varies)], 1),
+        factors=np.stack([value_indices(columns[:, n]) for n in np.flatnonzero(varies)], 1),
         columns=tuple(np.flatnonzero(varies).tolist()),
         left_out=tuple(np.flatnonzero(~varies).tolist()),
         sequence=np.repeat(np.arange(leading[0]), items // leading[0]),
@@ -98,12 +121,28 @@ def _array(values: Array | Tensor) -> Array:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = values.float() if values.dtype is torch.bfloat16 else values
-    found = np.asarray(values)
-    if found.dtype.kind not in "iubf":
-        raise BadInput(f"codes and factors must be numbers, not {found.dtype}")
-    return found
+    array = np.asarray(values)
+    if array.dtype.kind not in "iubf":
+        raise BadInput(f"codes and factors must be numbers, not {array.dtype}")
+    return array
 
 
-def numbered(values: Array) -> Array:
-    """The index of each value among the different ones, in ascending order."""
+def value_indices(values: Array) -> Array:
+    """Return the index of each value among the distinct values in ascending order."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
+def gap(scores: list[float]) -> float:
+    """Return the difference between the greatest and the second greatest score."""
+    second, first = sorted(scores)[-2:]
+    return float(first - second)
+
+
+def sklearn(part: str) -> Any:
+    """Import a module of scikit-learn, or raise `BadInput` if it is not installed."""
+    try:
+        return importlib.import_module(f"sklearn.{part}")
+    except ImportError as error:
+        raise BadInput(
+            "SAP and DCI need the package scikit-learn: pip install 'topocaps[metrics]'"
+        ) from error

@@ -1,4 +1,4 @@
-"""The equivariance error of Eq. 13, and what chance gives."""
+"""The equivariance error of Eq. 13, and its value for random capsules."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move 
 def equivariance_error(t: Any, rate: float = 1.0) -> float:
     r"""Mean over sequences of :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`.
 
-    t: (batch, time, capsules, \*shape). Each capsule is normalised by itself, as in the released
-    code (Eq. 13 reads as if the whole t were). ``rate`` is the sites a frame that the *data* ask
-    for, whatever the model's velocity.
+    Each capsule is normalised separately, as in the released code; Eq. 13 normalises all of t.
+
+    Args:
+        t: latents (batch, time, capsules, \*shape).
+        rate: sites a frame by which the data, not the model, ask capsules to move.
 
     >>> import torch
     >>> t = torch.eye(5)[None, :, None]  # one capsule of 5 sites, active one site on each frame
@@ -33,7 +35,7 @@ def equivariance_error(t: Any, rate: float = 1.0) -> float:
     """
     t = as_latents(t)
     if t.shape[1] < 2:
-        raise BadInput("an error over time is of two frames or more: here is one")
+        raise BadInput("the equivariance error needs two or more frames")
     return equivariance_errors(t, rate).mean().item()
 
 
@@ -41,15 +43,19 @@ def equivariance_error(t: Any, rate: float = 1.0) -> float:
 def equivariance_errors(
     t: Any, rate: float = 1.0, cyclic: bool = True, axis: Tensor | None = None
 ) -> Tensor:
-    """The error of every sequence, (batch,).
+    """Return the equivariance error of every sequence, (batch,).
 
-    In capsules with ends, of the sites that a roll has not taken over them. Capsules of several
-    axes are rolled along their own ``axis``, (batch, capsules), or else all along the first.
+    Args:
+        t: latents (batch, time, capsules, *shape).
+        rate: sites a frame by which the data ask capsules to move.
+        cyclic: whether capsules are circles. If they have ends, sites that a roll has taken over an
+            end do not count.
+        axis: axis to roll along, (batch, capsules); by default the first.
     """
     t = as_latents(t)
     capsule = tuple(range(SITE_AXIS, t.ndim))
     if axis is not None and not ((axis >= 0) & (axis < len(capsule))).all():
-        raise BadInput(f"axes of these capsules are 0 to {len(capsule) - 1}; some are not")
+        raise BadInput(f"axis must be between 0 and {len(capsule) - 1} for these capsules")
     t = t / vector_norm(t, dim=capsule, keepdim=True).clamp_min(1e-30)
     errors = t.new_zeros(len(t))
     for lag in range(1, t.shape[1]):
@@ -67,9 +73,10 @@ def equivariance_errors(
 
 @cites(KELLER_2021)
 def chance_equivariance_error(topography: TopographyLike, frames: int, rate: float = 1.0) -> float:
-    """What capsules pointing in random directions give: 13,272 for 18 x 18 and 18 frames.
+    """Return the expected error of capsules in random directions.
 
-    E|u - v|_1 for independent random unit vectors is E|u - v|_2 times E|w|_1 for one of them.
+    It is 13,272 for 18 capsules of 18 sites and 18 frames. For independent random unit vectors u
+    and v, and another one w, E|u - v|_1 is E|u - v|_2 times E|w|_1.
 
     >>> from topocaps import Topography
     >>> round(chance_equivariance_error(Topography(15, (15,)), frames=15))
@@ -89,12 +96,12 @@ def chance_equivariance_error(topography: TopographyLike, frames: int, rate: flo
 
 
 def _lost(sites: int, rate: float, lag: int) -> int:
-    """Sites that a roll takes over an open end."""
+    """Return the number of sites that a roll takes over an open end."""
     return min(math.ceil(abs(rate) * lag), sites)
 
 
 def as_latents(t: Any) -> Tensor:
-    """Anyone's latents, an array or a tensor, as a tensor of four axes or more."""
+    """Convert latents, an array or a tensor, to a floating-point tensor of four or more axes."""
     try:
         found = torch.as_tensor(t)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Numbers over sequences, and how far other sequences would have taken them."""
+"""Means over sequences, and their 95 % intervals."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from torch import Tensor
 
 Interval = tuple[float, float]
 
-_NORMAL = 1.96  # standard errors, 95 %
-_ENDS = (0.025, 0.975)
-_AT_ONCE = 100  # draws, of a bootstrap
+_NORMAL = 1.96  # standard errors on either side of a mean
+_QUANTILES = (0.025, 0.975)
+_CHUNK = 100  # bootstrap draws that are computed at once
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A number over sequences: the mean of ``values`` (sequences,).
+    """A mean over sequences, or a ratio of sums over sequences.
 
-    With ``weights`` it is a ratio of sums, such as what was gained over what could be; where there
-    are several of them, (sequences, parts), it is the mean of the parts'.
+    Args:
+        values: (sequences,), or (sequences, parts) with weights.
+        weights: denominators, of the shape of ``values``. With them, the value is the ratio of
+            sums, such as nats gained over nats that could be gained, or the mean of the parts'
+            ratios. Without them, it is the mean of ``values``.
     """
 
     values: Tensor
@@ -30,7 +33,7 @@ class Mean:
 
     @property
     def each(self) -> Tensor:
-        """Of every sequence, (sequences,); NaN where it has no weight."""
+        """Value of every sequence, (sequences,); NaN if its weight is 0."""
         if self.weights is None:
             return self.values
         values, weights = (v.reshape(len(v), -1).sum(1) for v in (self.values, self.weights))
@@ -38,24 +41,28 @@ class Mean:
 
     @property
     def value(self) -> float:
+        """Value over all sequences."""
         return self._of(torch.ones(1, len(self.values), dtype=torch.float64)).item()
 
     def interval(self, draws: int = 1000, seed: int = 0) -> Interval:
-        """95 %, over sequences: 1.96 standard errors either way or, of a ratio, by bootstrap."""
+        """Return a 95 % interval: 1.96 standard errors on either side, or a bootstrap of a ratio.
+
+        Args:
+            draws: number of bootstrap draws.
+            seed: seed of the bootstrap.
+        """
         n = len(self.values)
         if self.weights is None:
             error = self.values.double().std().item() / math.sqrt(n) if n > 1 else math.nan
             return self.value - _NORMAL * error, self.value + _NORMAL * error
         generator = torch.Generator().manual_seed(seed)
-        counts = (
-            _counts(min(_AT_ONCE, draws - k), n, generator) for k in range(0, draws, _AT_ONCE)
-        )
-        found = torch.cat([self._of(count) for count in counts])
-        low, high = found.nanquantile(torch.tensor(_ENDS, dtype=torch.float64)).tolist()
+        counts = (_counts(min(_CHUNK, draws - k), n, generator) for k in range(0, draws, _CHUNK))
+        values = torch.cat([self._of(count) for count in counts])
+        low, high = values.nanquantile(torch.tensor(_QUANTILES, dtype=torch.float64)).tolist()
         return low, high
 
     def _of(self, counts: Tensor) -> Tensor:
-        """Where sequences count so often, (draws, sequences): (draws,)."""
+        """Return the value of each draw, (draws,), given how often it counts each sequence."""
         values = counts @ self.values.double().reshape(len(self.values), -1)
         if self.weights is None:
             return values[:, 0] / counts.sum(1)
@@ -64,25 +71,27 @@ class Mean:
 
 
 def _counts(draws: int, n: int, generator: torch.Generator) -> Tensor:
-    """How often each of n is drawn when n are, with replacement: (draws, n)."""
+    """Return how often each of n items is drawn in n draws with replacement: (draws, n)."""
     drawn = torch.randint(n, (draws, n), generator=generator) + n * torch.arange(draws)[:, None]
     return drawn.flatten().bincount(minlength=draws * n).view(draws, n).double()
 
 
 def at_the_ends(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics with the lower, and with the upper end of intervals in place of numbers; None in
-    place of those that have no interval."""
+    """Return two copies of metrics, with the lower and the upper ends of intervals as numbers.
+
+    Numbers without an interval become None.
+    """
 
     def at(end: int) -> dict[str, Any]:
-        def those(intervals: Mapping[str, Interval | None]) -> dict[str, float]:
+        def ends_of(intervals: Mapping[str, Interval | None]) -> dict[str, float]:
             return {name: ends[end] for name, ends in intervals.items() if ends is not None}
 
         numbers = {k: None for k, v in metrics.items() if isinstance(v, int | float | None)}
         return {
             **numbers,
             **{name: dict.fromkeys(v) for name, v in metrics.items() if isinstance(v, dict)},
-            "traversal": {"by_factor": those(metrics["traversal"]["interval"])},
-            **those(metrics["intervals"]),
+            "traversal": {"by_factor": ends_of(metrics["traversal"]["interval"])},
+            **ends_of(metrics["intervals"]),
         }
 
     return at(0), at(1)

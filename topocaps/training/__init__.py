@@ -1,11 +1,9 @@
-"""Training: optimisers as data, one loop, runs and their folders."""
+"""Training: settings, the engine and its updates, the loop, runs and their folders."""
 
-from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
-from topocaps.training.optimisers import Adam, Sgd
-from topocaps.training.precision import Precision
 from topocaps.training.run import Run, fit, fit_together, load
-from topocaps.training.settings import Training
+from topocaps.training.settings import Adam, Precision, Sgd, Training
+from topocaps.training.store import RunFolder
 
 __all__ = [
     "Adam",

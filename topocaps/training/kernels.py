@@ -1,4 +1,4 @@
-"""CUDA kernels of the engine, in Triton; imported only where they run."""
+"""Triton kernels of the engine, imported only where they run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from topocaps.training.optimisers import Adam, Sgd
+from topocaps.training.settings import Adam, Sgd
 
-STREAMS = 16  # different draws in one step
+STREAMS = 16  # draws that one step may make
 
 
 @triton.jit
@@ -30,22 +30,22 @@ def _random(
 def random(
     shape: tuple[int, ...], seeds: Tensor, step: Tensor, stream: int, normal: bool
 ) -> Tensor:
-    """(models, …) numbers that each member's seed, the step and the stream decide alone."""
+    """Return numbers (models, …) that depend only on a model's seed, the step and the stream."""
     out = torch.empty(shape, device=seeds.device)
     count = out.numel() // len(seeds)
-    assert stream < STREAMS and count <= 2**24, "a draw would meet the numbers of another"
+    assert stream < STREAMS and count <= 2**24, "the numbers of two draws would overlap"
     grid = (triton.cdiv(count, 1024), len(seeds))
     _random[grid](out, seeds, step, stream, count, STREAMS=STREAMS, NORMAL=normal, BLOCK=1024)
     return out
 
 
 @triton.jit
-def _descend(
-    x, dy, weight, first, second, coarse, sizes, spread, shorter, by, squares,
+def _update_weight(
+    x, dy, weight, first, second, weight_bf16, sizes, spread, clip_factors, radial, squares,
     momentum, second_momentum, epsilon, rows, x_model, dy_model,
     INPUTS: tl.constexpr, WIDE_INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr, WIDE_OUTPUTS: tl.constexpr, X_ROW: tl.constexpr, DY_ROW: tl.constexpr,
-    ADAM: tl.constexpr, SHORTER: tl.constexpr, TURNED: tl.constexpr, PARTS: tl.constexpr,
+    ADAM: tl.constexpr, CLIPPED: tl.constexpr, RADIAL: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
@@ -68,13 +68,13 @@ def _descend(
             x + r * X_ROW + i[None, :], mask=(r < rows) & (i[None, :] < WIDE_INPUTS), other=0.0
         )
         gradient = tl.dot(tl.trans(left), right, gradient)
-    if TURNED:
-        turn = tl.load(by + model * OUTPUTS + o, mask=o < OUTPUTS, other=0.0)
-        gradient -= turn[:, None] * w
-    if WIDE_INPUTS != INPUTS:  # what lies between rows stays 0, whatever came back
+    if RADIAL:
+        coefficient = tl.load(radial + model * OUTPUTS + o, mask=o < OUTPUTS, other=0.0)
+        gradient -= coefficient[:, None] * w
+    if WIDE_INPUTS != INPUTS:  # the padding of rows stays 0, whatever the gradient
         gradient = tl.where(i[None, :] < INPUTS, gradient, 0.0)
-    if SHORTER:
-        factor = tl.load(shorter + model)
+    if CLIPPED:
+        factor = tl.load(clip_factors + model)
         gradient = tl.where(factor > 0, factor * gradient, 0.0)
     size = tl.load(sizes + model)
     if ADAM:
@@ -86,55 +86,59 @@ def _descend(
     else:
         m = momentum * m + gradient
         w -= size * m
-    if TURNED:
+    if RADIAL:
         part = (model * PARTS + tl.program_id(0) % tiles) * OUTPUTS + o
         tl.store(squares + part, tl.sum(w * w, axis=1), mask=o < OUTPUTS)
     tl.store(first + at, m, mask=inside)
     tl.store(weight + at, w, mask=inside)
-    at_coarse = (model * WIDE_OUTPUTS + o[:, None]) * WIDE_INPUTS + i[None, :]
-    tl.store(coarse + at_coarse, w.to(tl.bfloat16), mask=inside)
+    at_bf16 = (model * WIDE_OUTPUTS + o[:, None]) * WIDE_INPUTS + i[None, :]
+    tl.store(weight_bf16 + at_bf16, w.to(tl.bfloat16), mask=inside)
 
 
 def tile(models: int) -> tuple[int, int, int]:
-    """How many outputs and inputs of a weight a program moves, and its warps.
+    """Return how many outputs and inputs of a weight a program updates, and its number of warps.
 
-    A few models need many programs to fill a GPU.
+    Smaller tiles make more programs, which a few models need to fill a GPU.
     """
     return (64, 128, 4) if models > 4 else (64, 64, 4)
 
 
-def descend(
+def update_weight(
     rule: Sgd | Adam, x: Tensor, dy: Tensor, weight: Tensor, moments: Sequence[Tensor],
-    coarse: Tensor, size: Tensor, spread: Tensor, shorter: Tensor | None = None,
-    by: Tensor | None = None, squares: Tensor | None = None,
+    weight_bf16: Tensor, size: Tensor, spread: Tensor, clip_factors: Tensor | None = None,
+    radial: Tensor | None = None, squares: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """A step down the gradient dyᵀ x by the optimiser's rule, in place, for every model.
+    """Update every model's weight from its gradient dyᵀ x by the optimiser's rule, in place.
 
-    x: (models, rows, inputs) and dy: (models, rows, outputs) in bf16, widened with zeros to
-    multiples of 16; weight and moments: (models, outputs, inputs) in fp32, ``aligned``: rows are
-    as far apart as those of x are wide, zeros lie between, and are moved with the rest (a row that
-    ended where numbers are not loaded four at a time would take twice as long); ``coarse`` takes
-    the weight in bf16, as wide as x and dy. The gradient of a tile is used where it is made, in
-    registers, and never written: moving weights and moments is what bounds a step. ``shorter`` are
-    factors of the gradient, one a model; where 0, only momentum moves. The gradient is less ``by``
-    (models, outputs) times the weight, and ``squares`` (models, parts, outputs) takes the squared
-    lengths of the parts of a row, where these are given.
+    The gradient of a tile is used where it is computed, in registers, and never written: reading
+    and writing weights and moments bounds the time of a step. The padding of rows is updated with
+    them, and stays 0. Rows that ended where numbers cannot be loaded four at a time would take
+    twice as long.
+
+    Args:
+        x: (models, rows, inputs) in bf16, padded with zeros to a multiple of 16 inputs.
+        dy: (models, rows, outputs) in bf16, padded likewise.
+        weight, moments: (models, outputs, inputs) in fp32, ``aligned`` to rows as wide as x.
+        weight_bf16: receives the weight in bf16, as wide as x and dy.
+        clip_factors: factor of each model's gradient; where it is 0, only momentum moves.
+        radial: (models, outputs); the gradient is reduced by this times the weight.
+        squares: (models, parts, outputs); receives the squared norms of the parts of rows.
     """
     (models, outputs, inputs), wide = weight.shape, x.shape[2]
-    # compiled code lays tensors out as it likes
+    # compiled code chooses the strides of its results
     x, dy = (v if v.stride(2) == 1 else v.contiguous() for v in (x, dy))
     assert all(m.stride() == (outputs * wide, wide, 1) for m in (weight, *moments))
-    assert coarse.is_contiguous() and (squares is None or squares.is_contiguous())
-    by = None if by is None else by.contiguous()
+    assert weight_bf16.is_contiguous() and (squares is None or squares.is_contiguous())
+    radial = None if radial is None else radial.contiguous()
     out, inn, warps = tile(models)
     grid = (triton.cdiv(outputs, out) * triton.cdiv(wide, inn), models)
     adam = isinstance(rule, Adam)
     momentum, second_momentum = rule.betas if adam else (rule.momentum, 0.0)
-    _descend[grid](
-        x, dy, weight, moments[0], moments[-1], coarse, size, spread, shorter, by, squares,
-        momentum, second_momentum, Adam.EPSILON, x.shape[1], x.stride(0), dy.stride(0),
+    _update_weight[grid](
+        x, dy, weight, moments[0], moments[-1], weight_bf16, size, spread, clip_factors, radial,
+        squares, momentum, second_momentum, Adam.EPSILON, x.shape[1], x.stride(0), dy.stride(0),
         INPUTS=inputs, WIDE_INPUTS=wide, OUTPUTS=outputs, WIDE_OUTPUTS=dy.shape[2],
         X_ROW=x.stride(1), DY_ROW=dy.stride(1),
-        ADAM=adam, SHORTER=shorter is not None, TURNED=by is not None,
+        ADAM=adam, CLIPPED=clip_factors is not None, RADIAL=radial is not None,
         PARTS=1 if squares is None else squares.shape[1], ROWS=32, OUT=out, IN=inn, num_warps=warps,
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""What training will hold, said before it starts; a stack that does not fit is split."""
+"""The memory that training needs, estimated before it starts, and how to fit models into it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +16,15 @@ from topocaps.models.base import GenerativeModel
 from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training, for_each
 
-USABLE = 0.9  # of what is free
-_WORKING = 1.5  # what a step holds at once, over what it keeps for the way back
+USABLE = 0.9  # share of the free memory
+_WORKING = 1.5  # peak memory of a step, relative to what it saves for the backward pass
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes that training holds."""
+    """Bytes that training needs."""
 
-    weights: int  # with moments, gradients and copies
+    weights: int  #: with moments, gradients and copies
     activations: int
     data: int
 
@@ -42,30 +42,25 @@ def plan(
     sequences: SequenceSet,
     training: Training | Sequence[Training],
 ) -> Plan:
-    """An upper estimate, from sizes alone; nothing is computed.
+    """Return an upper estimate, from sizes alone.
 
-    A weight is held by its model, by a copy to begin again with, in the stack, as it was while a
-    graph is captured, and has a gradient (or a copy in bf16), what its update works in, and
-    moments; a gradient that is shortened is copied three times. A model's activations are what
-    autograd would keep, found by a pass over tensors that have shapes and no values.
+    Every weight has six copies: the model's, one to restart from, the stack's, one while a graph is
+    captured, its gradient (or its bf16 copy) and the working memory of its update. Moments and, if
+    gradients are clipped, three more copies are added. The activations of a model are what autograd
+    saves in a forward pass over tensors without values.
     """
     trainings = for_each(training, len(models))
     weights = [
-        (6 + 3 * (one.clip is not None) + len(one.optimiser.MOMENTS))
-        * sum(p.numel() * p.element_size() for p in m.parameters())
+        (6 + 3 * (one.clip is not None) + len(one.optimiser.MOMENTS)) * _bytes(m.parameters())
         for m, one in zip(models, trainings, strict=True)
     ]
     tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
-    seen: dict[object, int] = {}
-    for model in models:
-        if (key := _kind(model)) not in seen:
-            seen[key] = _activations(model, sequences, trainings[0].batch)
-    activations = [seen[_kind(model)] for model in models]
-    return Plan(
-        weights=sum(weights),
-        activations=int(_WORKING * sum(activations)),
-        data=sum(t.numel() * t.element_size() for t in tensors),
-    )
+    of_kind = {_kind(model): model for model in reversed(models)}
+    saved = {
+        kind: _activations(model, sequences, trainings[0].batch) for kind, model in of_kind.items()
+    }
+    activations = sum(saved[_kind(model)] for model in models)
+    return Plan(sum(weights), int(_WORKING * activations), _bytes(tensors))
 
 
 def split(
@@ -73,23 +68,27 @@ def split(
     sequences: SequenceSet,
     training: Training | Sequence[Training],
     free: int,
+    most: int | None = None,
 ) -> list[list[int]]:
-    """Places of the models that are trained together: all of them, or as many as fit."""
-    if not models:
-        return []
+    """Return the indices of the models of each part.
+
+    Args:
+        free: bytes that a part may need, with a margin.
+        most: largest number of models of a part.
+    """
     trainings = for_each(training, len(models))
     alone = [plan([m], sequences, one) for m, one in zip(models, trainings, strict=True)]
-    room = int(USABLE * free)  # the data are there already
-    parts: list[list[int]] = [[]]
+    room = int(USABLE * free)  # the data are allocated already
+    parts: list[list[int]] = []
     used = 0
     for place, one in enumerate(alone):
         needs = one.total - one.data
         if needs > room:
             raise BadInput(
-                f"a model needs {_size(needs)} beside its data, and {_size(free)} are free: take "
-                f"a smaller batch than {trainings[0].batch}, or smaller layers"
+                f"a model needs {_size(needs)} beside its data, and {_size(free)} are free: take a "
+                f"smaller batch than {trainings[0].batch}, or smaller layers"
             )
-        if used + needs > room:
+        if not parts or used + needs > room or len(parts[-1]) == most:
             parts.append([])
             used = 0
         parts[-1].append(place)
@@ -98,19 +97,19 @@ def split(
 
 
 def _kind(model: GenerativeModel) -> tuple[object, ...]:
-    """Models of one kind hold as much."""
+    """Return what models with the same activations have in common."""
     sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
     return sites, *(p.shape for p in model.parameters())
 
 
 def _activations(model: GenerativeModel, sequences: SequenceSet, batch: int) -> int:
-    """Bytes that autograd keeps of one step, with the frames."""
+    """Return the bytes that autograd saves in one step, with the frames."""
     shape = (batch, sequences.frames, *sequences.frame_shape)
     frames = torch.empty(shape, device="meta")
-    kept = {id(frames): frames}  # by identity: a tensor may be kept twice
+    saved = {id(frames): frames}  # by identity: a tensor may be saved twice
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[id(tensor)] = tensor
+        saved[id(tensor)] = tensor
         return tensor
 
     try:
@@ -118,15 +117,18 @@ def _activations(model: GenerativeModel, sequences: SequenceSet, batch: int) -> 
         own = {id(p) for p in shadow.parameters()}
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             shadow.evidence(frames)
-    except (RuntimeError, NotImplementedError, TypeError):  # networks that need values
+    except (RuntimeError, NotImplementedError, TypeError):  # the networks need values
         return _guess(frames)
-    activations = [t for t in kept.values() if not {id(t), id(t._base)} & own]
-    return sum(t.numel() * t.element_size() for t in activations)
+    return _bytes(t for t in saved.values() if not {id(t), id(t._base)} & own)
 
 
 def _guess(frames: Tensor) -> int:
-    """Where a network cannot be walked through without values: some twenty layers as wide."""
-    return 20 * frames.numel() * frames.element_size()
+    """Return the bytes of twenty layers as wide as a frame, for networks that need values."""
+    return 20 * _bytes([frames])
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _size(count: int) -> str:

@@ -6,27 +6,25 @@ import gc
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.errors import BadInput, NonFinite, check_seed
-from topocaps.files import read_json, read_weights, write_atomically, write_json, write_weights
+from topocaps.device import free_memory
+from topocaps.errors import BadInput, NonFinite, check_seed, counted
+from topocaps.io import read_json, read_weights, write_atomically, write_json, write_weights
 from topocaps.latents.topography import Topography
-from topocaps.machine import free_memory
 from topocaps.models.base import GenerativeModel, build, check_values
 from topocaps.references import references
-from topocaps.training.checkpoint import Progress, step_of
-from topocaps.training.folder import RunFolder
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
+from topocaps.training.store import Progress, RunFolder, step_of
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import EpochLog, Watcher, on_terminal
-from topocaps.wording import counted
 
 LOOKED_AT = 16  # sequences, before training
 
@@ -158,31 +156,18 @@ def fit_together(
                 "model": config,
                 **({} if config else {"networks": described(member.model)}),
                 "seed": member.seed,
-                "training": describe_training(member.training),
+                "training": member.training.to_json(),
                 "products": member.training.precision.on(where).value,
             }
             member.folder.begin({**(settings[n] if settings else {}), **told, **own})
     sequences = sequences.to(where)
     validation = None if validation is None else validation.to(where)
     watcher = watcher or on_terminal("training")
-    runs = {id(m): m.finished() for m in members if m.is_finished}
-    left = [m for m in members if id(m) not in runs]
     with ExitStack() as held:
-        for member in left:
-            if member.folder is not None:
+        for member in members:
+            if member.folder is not None and not member.is_finished:
                 held.enter_context(member.folder.alone())
-        for group in _by_step(left).values():
-            gc.collect()  # engines of the past
-            free = free_memory(where)
-            models = [member.model for member in group]
-            for places in split(models, sequences, [m.training for m in group], free):
-                part = [group[n] for n in places]
-                needs = plan([m.model for m in part], sequences, [m.training for m in part])
-                say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
-                trained = _train_group(part, sequences, validation, where, watcher)
-                for member, run in zip(part, trained, strict=True):
-                    runs[id(member)] = run
-    return [runs[id(member)] for member in members]
+        return _train_members(members, sequences, validation, where, watcher, say)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,13 +209,51 @@ def _by_step(members: Sequence[_Member]) -> dict[int, list[_Member]]:
     return groups
 
 
+def _train_members(
+    members: Sequence[_Member],
+    sequences: SequenceSet,
+    validation: SequenceSet | None,
+    where: torch.device,
+    watcher: Watcher,
+    say: Callable[[str], None],
+    most: int | None = None,
+) -> list[Run]:
+    """Train the unfinished members, in parts that fit into memory, and return all runs.
+
+    If memory runs out all the same, the members of the part go on from their last states, in parts
+    of at most half as many.
+
+    Args:
+        most: largest number of members of a part.
+    """
+    runs = {id(m): m.finished() for m in members if m.is_finished}
+    for group in _by_step([m for m in members if id(m) not in runs]).values():
+        gc.collect()  # frees earlier engines
+        free = free_memory(where)
+        models = [member.model for member in group]
+        for places in split(models, sequences, [m.training for m in group], free, most):
+            part = [group[n] for n in places]
+            needs = plan([m.model for m in part], sequences, [m.training for m in part])
+            say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
+            trained = _train_group(part, sequences, validation, where, watcher)
+            if trained is None:
+                half = -(-len(part) // 2)
+                trained = _train_members(
+                    part, sequences, validation, where, watcher, say, most=half
+                )
+            runs |= {id(member): run for member, run in zip(part, trained, strict=True)}
+    return [runs[id(member)] for member in members]
+
+
 def _train_group(
     group: Sequence[_Member],
     sequences: SequenceSet,
     validation: SequenceSet | None,
     where: torch.device,
     watcher: Watcher,
-) -> list[Run]:
+) -> list[Run] | None:
+    """Train members as one program; return None, with their models restored, if memory runs out."""
+
     def on_epoch(progress: list[Progress]) -> None:
         for member, one, log in zip(group, progress, logs, strict=True):
             member.write_history(one)
@@ -275,16 +298,9 @@ def _train_group(
                 member.model.to(home)
                 log.finish()
     if progress is None:
-        # another program has taken what was free: go on in halves, from the last states
         for member, values in zip(group, before, strict=True):
             member.model.load_state_dict(values)
-        found = {id(m): m.finished() for m in group if m.is_finished}  # some may have failed
-        for some in _by_step([m for m in group if id(m) not in found]).values():
-            middle = -(-len(some) // 2) if len(some) == len(group) else len(some)
-            for half in filter(None, (some[:middle], some[middle:])):
-                trained = _train_group(half, sequences, validation, where, watcher)
-                found |= {id(m): run for m, run in zip(half, trained, strict=True)}
-        return [found[id(member)] for member in group]
+        return None
     runs = []
     for member, one in zip(group, progress, strict=True):
         if member.folder is not None and one.failed:
@@ -371,9 +387,3 @@ def described(model: GenerativeModel) -> dict[str, Any]:
     }
     own = {"kind": type(model).__name__, "likelihood": str(model.likelihood)}
     return {**own, **told, "layers": layers}
-
-
-def describe_training(training: Training) -> dict[str, Any]:
-    """Settings as plain data, the optimiser with its name."""
-    optimiser = {"kind": type(training.optimiser).__name__, **asdict(training.optimiser)}
-    return {**asdict(training), "optimiser": optimiser}

@@ -1,33 +1,156 @@
-"""How models are trained, as data."""
+"""Settings of training: precision, optimisers with their schedules, and `Training`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
 
 from topocaps.data.sequences import SequenceSet
+from topocaps.device import multiplies_bf16
 from topocaps.errors import BadInput, one_of, whole_number
-from topocaps.training.optimisers import Adam, Sgd
-from topocaps.training.precision import Precision
+
+
+class Precision(StrEnum):
+    """The lowest precision that matrix products may have; all else is always fp32.
+
+    A GPU uses any of them. A CPU uses bf16 if it has instructions for it, and fp32 otherwise. A
+    run records what was allowed (``precision``) and what was used (``products``).
+    """
+
+    FP32 = "fp32"
+    TF32 = "tf32"  #: ten bits of mantissa
+    BF16 = "bf16"  #: layers multiply in bfloat16 (seven bits), everything else in TF32
+
+    def on(self, device: torch.device) -> Precision:
+        """Return the precision that a device uses."""
+        if device.type == "cuda" or (self is Precision.BF16 and multiplies_bf16(device)):
+            return self
+        return Precision.FP32
+
+    @contextmanager
+    def products(self, device: torch.device, cast: bool = True) -> Iterator[None]:
+        """Set the precision of PyTorch's matrix products on a device, inside the context.
+
+        Args:
+            cast: with bf16, cast the operands of layers. Without it, products have the type of
+                their operands.
+        """
+        used = self.on(device)
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest" if used is Precision.FP32 else "high")
+        try:
+            casting = cast and used is Precision.BF16
+            with torch.autocast(device.type, torch.bfloat16, enabled=casting):
+                yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """The papers' optimiser: momentum and a constant learning rate."""
+
+    lr: float = 1e-4
+    momentum: float = 0.9
+
+    MOMENTS: ClassVar = ("momentum_buffer",)  # PyTorch's names
+
+    def __post_init__(self) -> None:
+        _check_lr(self.lr)
+        if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
+            raise BadInput(f"momentum must be a number in [0, 1), not {self.momentum!r}")
+
+    def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
+        """Return PyTorch's optimiser of groups of parameters, each with its own learning rate."""
+        return torch.optim.SGD(_with_lr(groups, self.lr), momentum=self.momentum, fused=True)
+
+    def lr_at(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, of which there are ``steps``."""
+        return self.lr
+
+    def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors of the first and the second moment in step number ``count``."""
+        return rate, rate
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with a linear warm-up of the learning rate, and a cosine schedule to zero."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup: int = 0
+
+    MOMENTS: ClassVar = ("exp_avg", "exp_avg_sq")
+    EPSILON: ClassVar = 1e-8
+
+    def __post_init__(self) -> None:
+        _check_lr(self.lr)
+        betas = tuple(self.betas) if isinstance(self.betas, tuple | list) else ()
+        if len(betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
+            raise BadInput(f"betas must be two numbers in [0, 1), not {self.betas!r}")
+        object.__setattr__(self, "betas", betas)
+        if self.warmup != 0:
+            whole_number("warmup", self.warmup)
+
+    def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
+        """Return PyTorch's optimiser of groups of parameters, each with its own learning rate."""
+        options = _with_lr(groups, self.lr)
+        on_gpu = isinstance(options[0]["lr"], Tensor)
+        return torch.optim.Adam(options, betas=self.betas, fused=True, capturable=on_gpu)
+
+    def lr_at(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, of which there are ``steps``."""
+        warm = min(1.0, (step + 1) / (self.warmup + 1))
+        return warm * self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors of the first and the second moment in step number ``count``."""
+        first, second = self.betas
+        return rate / (1 - first**count), 1 / (1 - second**count)
+
+
+def _with_lr(groups: Iterable[list[nn.Parameter]], lr: float) -> list[dict[str, Any]]:
+    """Return the options of each group; on a GPU, a captured step reads ``lr`` from a tensor."""
+    options = []
+    for parameters in groups:
+        device = parameters[0].device
+        value = torch.tensor(lr, device=device) if device.type == "cuda" else lr
+        options.append({"params": parameters, "lr": value})
+    return options
+
+
+def _check_lr(lr: float) -> None:
+    if not (isinstance(lr, int | float) and 0 < lr < math.inf):
+        raise BadInput(f"lr must be a number above 0, not {lr!r}")
 
 
 @dataclass(frozen=True)
 class Training:
     """How a model is trained: ``epochs`` of ``epoch_size`` sequences in batches of ``batch``.
 
-    Without an ``epoch_size``, an epoch is as many sequences as there are. With ``patience``,
-    training stops after so many epochs in which the bound on validation sequences was no better
-    than before, and the weights of the best epoch are kept.
+    Args:
+        epoch_size: sequences of an epoch; by default as many as there are.
+        clip: largest norm of the gradient; by default gradients are not clipped.
+        precision: lowest precision that matrix products may have.
+        patience: stop after this many epochs without a better bound on validation sequences, and
+            keep the weights of the best epoch.
     """
 
     optimiser: Sgd | Adam = field(default_factory=Adam)
     batch: int = 8
     epochs: int = 100
     epoch_size: int | None = None
-    clip: float | None = None  #: largest norm of the gradient
-    precision: Precision = Precision.FP32  #: of products
-    patience: int | None = None  #: epochs
+    clip: float | None = None
+    precision: Precision = Precision.FP32
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch", "epochs", "epoch_size", "patience"):
@@ -40,27 +163,38 @@ class Training:
             raise BadInput(f"optimiser must be Sgd(…) or Adam(…), not {self.optimiser!r}")
         object.__setattr__(self, "precision", one_of(Precision, "precision", self.precision))
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain data, the optimiser with its name."""
+        optimiser = {"kind": type(self.optimiser).__name__, **asdict(self.optimiser)}
+        return {**asdict(self), "optimiser": optimiser}
+
+    @classmethod
+    def from_json(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the training that ``to_json`` wrote."""
+        optimiser = dict(settings["optimiser"])
+        kind = {"Sgd": Sgd, "Adam": Adam}[optimiser.pop("kind")]
+        return cls(**{**settings, "optimiser": kind(**optimiser)})
+
     @property
     def pace(self) -> tuple[int, int, int | None]:
-        """What models that are trained together must have in common."""
+        """Settings that models trained together must have in common."""
         return self.batch, self.epochs, self.epoch_size
 
     @property
     def shared(self) -> Training:
-        """What models of one stack must have in common: clip and patience are each one's own."""
+        """Settings that models of one stack must have in common: all but clip and patience."""
         return replace(self, clip=None, patience=None)
 
     def steps_per_epoch(self, sequences: SequenceSet) -> int:
+        """Return the number of batches in an epoch."""
         return math.ceil((self.epoch_size or len(sequences)) / self.batch)
 
 
 def for_each(training: Training | Sequence[Training], count: int) -> list[Training]:
-    """The training of each of ``count`` models: the same for all, or one for each."""
-    each = [training] * count if isinstance(training, Training) else list(training)
-    if len(each) != count:
-        raise BadInput(f"there are {count} models and {len(each)} trainings")
-    if len({one.pace for one in each}) > 1:
-        raise BadInput(
-            "models that are trained together have the same batch, epochs and epoch size"
-        )
-    return each
+    """Return the training of each of ``count`` models: the same for all, or one for each."""
+    trainings = [training] * count if isinstance(training, Training) else list(training)
+    if len(trainings) != count:
+        raise BadInput(f"there are {count} models and {len(trainings)} trainings")
+    if len({one.pace for one in trainings}) > 1:
+        raise BadInput("models trained together must have the same batch, epochs and epoch size")
+    return trainings

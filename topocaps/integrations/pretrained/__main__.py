@@ -8,17 +8,18 @@ into the package.
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from topocaps.errors import BadInput
-from topocaps.examine.examination import EVALUATION_SEED
-from topocaps.examine.topographic import how_to_walk
 from topocaps.integrations.hub import About, save_pretrained
 from topocaps.integrations.pretrained import FOLDER
 from topocaps.metrics import evaluate
 from topocaps.models.sequence import SequenceModel
-from topocaps.recipes import find
-from topocaps.study import Job, data_of, run_job
+from topocaps.papers.recipes import find
+from topocaps.study.evaluation.base import EVALUATION_SEED
+from topocaps.study.evaluation.topographic import traversal_options
+from topocaps.study.runs import Job, run_job
 
 #: name: the recipe, and the settings that are changed
 MADE = {"sprites": ("sprites/tvae", ("hidden=200,150", "training.epochs=30"))}
@@ -42,9 +43,10 @@ def make(name: str) -> Path:
     run = run_job(job, "cpu", print)
     model = run.model.half().float()
     assert isinstance(model, SequenceModel)
-    splits = data_of(job.out, run.settings)
+    splits = run.recipe.data.load()
     held_out = splits.held_out.balanced(splits.each, EVALUATION_SEED)
-    found = evaluate(model, held_out, seed=EVALUATION_SEED, **how_to_walk(run.settings))
+    options = asdict(traversal_options(run.recipe))
+    found = evaluate(model, held_out, seed=EVALUATION_SEED, **options)
     gains = found["traversal"]["by_factor"].items()
     metrics = {f"gain {factor}": gain for factor, gain in gains if gain is not None}
     metrics |= {key: found[key] for key in ("traversal_gain", "equivariance_error", "log_px")}

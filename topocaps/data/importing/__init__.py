@@ -1,0 +1,1 @@
+"""Import of arrays, data sets, files and folders as sequences."""

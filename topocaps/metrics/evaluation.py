@@ -1,0 +1,245 @@
+"""All metrics of a topographic model on a set of sequences, as the data of ``metrics.json``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.device import seeded
+from topocaps.errors import BadInput
+from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
+from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
+from topocaps.metrics.intervals import Mean
+from topocaps.metrics.missing_frames import filled_costs
+from topocaps.metrics.neighbours import topographic_smoothness
+from topocaps.metrics.probes import specialisation
+from topocaps.metrics.rolled_traversal import Traversal, traversal
+from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.models.evidence import (
+    log_mean_exp_over_frames,
+    log_mean_exp_over_sequences,
+    log_px,
+    log_px_paper,
+    log_weights,
+    paper_estimate,
+)
+from topocaps.models.sequence import SequenceModel
+from topocaps.references import cites, references
+
+SOURCES = references(capcorr, log_px, log_px_paper)
+PAPER_SAMPLES = 10  #: samples of the papers' log p(x)
+SUBSET = 300  #: approximate number of sequences for the metrics of ``_on_subset``
+SHUFFLES = 99  #: permutations of sites for the correlation of shuffled neighbours
+
+
+@dataclass(frozen=True)
+class _Measurements:
+    """Measurements of every sequence."""
+
+    values: dict[str, Tensor]  # (sequences,) by metric
+    traversal: Traversal
+    capcorrs: dict[int, CapCorr]  # by factor column
+    axes: list[tuple[Tensor, Tensor]]  # axes moved along, and factors, of every batch
+    names: dict[int, str]  # of factors, by column
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        return {name: Mean(value) for name, value in self.values.items()}
+
+
+@cites(*SOURCES)
+def per_sequence(model: SequenceModel, sequences: Any, **options: Any) -> dict[str, Mean]:
+    """Return bounds, equivariance errors and gains of every sequence, each as a `Mean`.
+
+    A `Mean` has the ``value`` over all sequences, ``each`` sequence's value and the 95 %
+    ``interval()``. A factor that leaves no frame unseen has no gain.
+
+    Args:
+        options: keyword arguments of `evaluate`.
+    """
+    sequences = _on_device_of(model, sequences)
+    found = _measure(model, sequences, **options)
+    gains = {"traversal_gain": found.traversal.gain()}
+    gains |= {f"gain {found.names[c]}": found.traversal.gain(c) for c in found.traversal.by_factor}
+    return found.means | {name: gain for name, gain in gains.items() if gain is not None}
+
+
+@cites(*SOURCES)
+def evaluate(
+    model: SequenceModel,
+    sequences: Any,
+    *,
+    window: int | None = None,
+    samples: int = 10,
+    rate: float = 1.0,
+    seed: int = 0,
+    batch: int = 128,
+    closed: bool | None = None,
+) -> dict[str, Any]:
+    """Return bounds, equivariance errors, CapCorr and the traversal gain over all sequences.
+
+    The key ``intervals`` holds the 95 % intervals of means over sequences. The costs of filled-in
+    frames, the specialisation and the smoothness of capsules come from about 300 sequences.
+
+    Args:
+        sequences: frames (sequences, time, *frame), or `Sequences`.
+        window: number of frames around the rolled frame that do not count as unseen in the
+            traversal; by default the window of the model.
+        samples: number of samples of the bounds.
+        rate: sites a frame by which the data ask capsules to move.
+        seed: seed of all random numbers.
+        batch: number of sequences that are measured at once.
+        closed: whether the last frame is followed by the first; by default whether the topography
+            is cyclic.
+    """
+    sequences, options = _on_device_of(model, sequences), TraversalOptions(window, rate, closed)
+    found = _measure(model, sequences, samples=samples, seed=seed, batch=batch, **asdict(options))
+    plan = options.plan(model.topography, sequences.frames)
+    gains, names = found.traversal, found.names
+    capcorrs = {names[column]: one for column, one in found.capcorrs.items()}
+    return {
+        **{name: mean.value for name, mean in found.means.items()},
+        "samples": samples,
+        "chance_equivariance_error": chance_equivariance_error(
+            model.topography, sequences.frames, rate
+        ),
+        "capcorr": {name: one.correlation for name, one in capcorrs.items()},
+        "capcorr_agreement": {name: one.agreement for name, one in capcorrs.items()},
+        "capcorr_dropped": {name: one.dropped for name, one in capcorrs.items()},
+        "traversal_gain": gains.overall,
+        "traversal": {
+            "by_factor": {names[c]: gain for c, gain in gains.by_factor.items()},
+            "interval": {names[c]: gains.interval(c) for c in gains.by_factor},
+            "by_lag": gains.by_lag,
+            "orbit_mean_by_lag": gains.orbit_mean.mean(0).tolist(),
+            "window": plan.window,
+            "causal": plan.causal,
+            "lags": plan.lags,
+        },
+        **_on_subset(model, sequences, seed, closed),
+        **(_by_axis(found.axes, names) if found.axes else {}),
+        "intervals": {
+            **{name: mean.interval() for name, mean in found.means.items()},
+            "traversal_gain": gains.interval(),
+        },
+        "sequences": len(sequences),
+    }
+
+
+@torch.no_grad()
+def _measure(
+    model: SequenceModel,
+    sequences: SequenceSet,
+    window: int | None = None,
+    samples: int = 10,
+    rate: float = 1.0,
+    seed: int = 0,
+    batch: int = 128,
+    closed: bool | None = None,
+) -> _Measurements:
+    topography = model.topography
+    values: dict[str, list[Tensor]] = {}
+    capcorrs: dict[int, list[CapCorr]] = {}
+    traversals: list[Traversal] = []
+    several_axes, axes = topography.axes != (None,), []
+    known = False
+    with seeded(seed):
+        for one in sequences.batches(batch):
+            rolled = traversal(model, one.x, one.factors, rate, window, None, closed)
+            traversals.append(rolled)
+            # if axes are kept apart, t of the axis that was rolled along
+            t = model.select_axis(model.encode_per_axis(one.x, sample=True), rolled.axis)
+            weights = log_weights(model, one.x, samples)
+            axis = rolled.axis if several_axes else None
+            # if mu is 0, the sign of t is random, and only its square can be organised
+            measured = {
+                "log_px": log_mean_exp_over_sequences(weights),
+                "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
+                "elbo": model.evidence(one.x).elbo.mean(1),
+                "equivariance_error": equivariance_errors(t, rate, topography.cyclic, axis),
+                "equivariance_error_squared": equivariance_errors(
+                    t.square(), rate, topography.cyclic, axis
+                ),
+            }
+            if topography.window == 1:
+                measured["log_px_per_frame"] = log_mean_exp_over_frames(weights)
+            for name, value in measured.items():
+                values.setdefault(name, []).append(value.cpu())
+            known = one.factors is not None
+            if one.factors is not None and several_axes:
+                moved = axis_moved(model.encode(one.x), rate)  # noise of samples would hide it
+                axes.append((moved.cpu(), one.factors.cpu()))
+            # CapCorr needs rolls that can be undone, along the only axis, by more than 0 sites
+            if one.factors is not None and topography.cyclic and not several_axes and rate:
+                for column, rolls in observed_rolls(t, one.factors, rate).items():
+                    capcorrs.setdefault(column, []).append(rolls)
+    joined = Traversal.join(traversals)
+    columns = range(joined.moving.shape[1])
+    names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
+    return _Measurements(
+        {name: torch.cat(value).double() for name, value in values.items()},
+        joined,
+        {column: CapCorr.join(parts) for column, parts in sorted(capcorrs.items())},
+        axes,
+        names if known else {0: "all"},
+    )
+
+
+def _on_device_of(model: SequenceModel, sequences: Any) -> SequenceSet:
+    """Return sequences on the device of the model."""
+    if not isinstance(model, SequenceModel):
+        raise BadInput(f"{type(model).__name__} does not support these metrics")
+    found = Sequences.of(sequences).whole()
+    parameter = next(model.parameters(), None)
+    return found if parameter is None else found.to(parameter.device)
+
+
+@torch.no_grad()
+def _on_subset(
+    model: SequenceModel, sequences: SequenceSet, seed: int, closed: bool | None
+) -> dict[str, Any]:
+    """Measure on about ``SUBSET`` sequences, spread over all factors.
+
+    The metrics are the costs of filled-in frames, the specialisation of capsules on factors, and
+    the correlation of neighbouring sites beside that of shuffled sites.
+    """
+    found: dict[str, Any] = {"missing": {}, "specialisation": None, "smoothness": {}}
+    if sequences.frames < 2:
+        return found
+    scripts, topography = sequences.fixed(), model.topography
+    subset = sequences.show(scripts[:: max(1, len(scripts) // SUBSET)])
+    t = model.encode(subset.x)
+    if max(topography.shape) > 1:
+        for name, value in (("t", t), ("t_squared", t.square())):
+            smooth = topographic_smoothness(value, SHUFFLES, seed, topography.cyclic)
+            found["smoothness"][name] = smooth.observed
+            found["smoothness"][f"{name}_shuffled"] = smooth.shuffled
+    if topography.axes == (None,) or topography.apart:
+        found["missing"] = filled_costs(model, subset.x, seed=seed, closed=closed)
+    if subset.factors is not None:
+        share = specialisation(t, subset.factors)
+        found["specialisation"] = None if math.isnan(share) else share
+    return found
+
+
+def _by_axis(batches: list[tuple[Tensor, Tensor]], names: dict[int, str]) -> dict[str, Any]:
+    """Return the shares of every capsule, and the mean over capsules on each factor's own axis.
+
+    Capsules share nothing, so each has its own assignment of axes to factors.
+    """
+    moved, factors = (torch.cat(part) for part in zip(*batches, strict=True))
+    each = [
+        {names[column]: shares for column, shares in axis_shares(one, factors).items()}
+        for one in moved.unbind(1)
+    ]
+    own = [own_axes(shares) for shares in each]
+    return {
+        "axes": {name: [shares[name] for shares in each] for name in each[0]},
+        "own_axis": {name: sum(one[name] for one in own) / len(own) for name in own[0]},
+    }

@@ -1,0 +1,117 @@
+"""The FactorVAE score."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from topocaps.errors import BadInput, check_seed, whole_number
+from topocaps.metrics.codes import Array, Score, code_table
+from topocaps.references import cites
+
+KIM_2018 = """\
+@inproceedings{kim2018disentangling,
+  title = {Disentangling by Factorising},
+  author = {Kim, Hyunjik and Mnih, Andriy},
+  booktitle = {International Conference on Machine Learning},
+  year = {2018},
+  url = {https://arxiv.org/abs/1802.05983},
+}"""
+
+CHUNK = 2**24  #: numbers that are held at once
+
+
+@cites(KIM_2018)
+def factor_vae_score(
+    codes: Array | Tensor,
+    factors: Array | Tensor,
+    batch: int = 64,
+    votes: int = 10_000,
+    tests: int = 5_000,
+    dead: float = 0.01,
+    seed: int = 0,
+) -> Score:
+    """FactorVAE score (Kim & Mnih 2018): does the least variable dimension tell the fixed factor?
+
+    A vote fixes a factor, drawn uniformly, at the value of a random item. It draws a batch of items
+    with this value, with replacement, so other factors are as frequent as in the data. The vote
+    belongs to the dimension with the least variance over the batch, relative to its variance over
+    all items. Each dimension predicts the factor of most of its votes. The score is the share of
+    right predictions in further votes; it is 0 if all dimensions are constant.
+
+    Args:
+        codes: codes (items, ...), or (batch, time, ...) of sequences.
+        factors: integer factors (items, factor), or (batch, time, factor).
+        batch: number of items in a batch. Values of fewer items are not drawn, and factors without
+            other values are left out.
+        votes: number of votes that decide the predictions.
+        tests: number of votes that test them.
+        dead: dimensions get no votes if their standard deviation is below this share of the
+            greatest. The paper excludes dimensions that collapsed to the prior, which codes alone
+            do not show.
+        seed: seed of all draws.
+    """
+    table = code_table(codes, factors)
+    counts = {"batch": batch, "votes": votes, "tests": tests}
+    batch, votes, tests = (whole_number(name, count) for name, count in counts.items())
+    if batch < 2:
+        raise BadInput("a batch of 1 item has no variance: give batch=2 or more")
+    check_seed(seed)
+    groups = {
+        column: [
+            np.flatnonzero(factor == value)
+            for value in np.flatnonzero(np.bincount(factor) >= batch)
+        ]
+        for column, factor in table.each_factor()
+    }
+    groups = {column: of_values for column, of_values in groups.items() if of_values}
+    if len(groups) < 2:
+        raise BadInput(
+            f"the FactorVAE score needs at least two factors with values of {batch} or more "
+            f"items, not {len(groups)}: give more items or a smaller batch"
+        )
+    spread = table.codes.std(0, dtype=float)
+    active = np.flatnonzero(spread > dead * spread.max())
+    settings = {
+        "classifier": "majority vote",
+        **counts,
+        "dead": dead,
+        "active": len(active),
+        "chance": 1 / len(groups),
+        "seed": seed,
+        **table.settings,
+        "factors": list(groups),
+        "left_out": sorted({*table.left_out, *table.columns} - set(groups)),
+    }
+    if len(active) == 0:
+        return Score(0.0, dict.fromkeys(groups, 0.0), settings)
+    rng = np.random.default_rng(seed)
+    units = table.codes[:, active] / spread[active]
+    trained = _votes(units, list(groups.values()), batch, votes, rng)
+    tested = _votes(units, list(groups.values()), batch, tests, rng)
+    right = tested[np.arange(len(active)), trained.argmax(1)]
+    predicts = np.eye(len(groups), dtype=bool)[trained.argmax(1)]
+    recalls = (tested * predicts).sum(0) / tested.sum(0).clip(1)
+    return Score(
+        float(right.sum() / tests),
+        {column: float(recall) for column, recall in zip(groups, recalls, strict=True)},
+        settings,
+    )
+
+
+def _votes(
+    units: Array, groups: list[list[Array]], batch: int, count: int, rng: np.random.Generator
+) -> Array:
+    """Return how many votes for each factor belong to each dimension: (dims, factors)."""
+    counts = np.zeros((units.shape[1], len(groups)), int)
+    most = max(1, CHUNK // (batch * units.shape[1]))
+    for factor, share in enumerate(rng.multinomial(count, np.full(len(groups), 1 / len(groups)))):
+        sizes = np.array([len(group) for group in groups[factor]])
+        for group, left in zip(
+            groups[factor], rng.multinomial(share, sizes / sizes.sum()), strict=True
+        ):
+            for start in range(0, left, most):
+                drawn = group[rng.integers(len(group), size=(min(most, left - start), batch))]
+                least = units[drawn].var(1).argmin(1)
+                counts[:, factor] += np.bincount(least, minlength=len(counts))
+    return counts

@@ -1,0 +1,218 @@
+r"""The traversal gain: how well rolled latents predict frames that the encoder has not seen.
+
+The gain compares the cost of :math:`x_l` under :math:`decode(Roll_l(t_0))` with its cost under the
+mean frame of the sequence, which is the best prediction of an invariant model:
+
+.. math:: gain = \frac{nats(orbit\ mean) - nats(rolled)}{nats(orbit\ mean) - nats(perfect)}
+
+The gain is 1 for perfect predictions, 0 for the mean frame, and negative for worse ones. With
+``rate=0`` it is the gain of t_0 without a roll, which is mostly far below 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from topocaps.device import seeded
+from topocaps.errors import BadInput
+from topocaps.latents.interface import TopographyLike
+from topocaps.metrics.intervals import Interval, Mean
+from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.sequence import SequenceModel
+
+EDGE = 1e-3  #: distance from 0 and 1 of the probabilities in mean and given frames
+
+
+@dataclass(frozen=True, repr=False)
+class Traversal:
+    """Costs of every frame, (sequences, time), and which of them count.
+
+    Frames are listed from the rolled frame on, round the sequence. Costs are nats, or squared
+    errors if the decoder is Gaussian.
+    """
+
+    rolled: Tensor  #: cost of the frame under decode(Roll_l(t_0))
+    orbit_mean: Tensor  #: cost of the frame under the mean frame of its sequence
+    perfect: Tensor  #: entropy of the frame itself: 0 for binary frames
+    unseen: Tensor  #: whether the frame is outside the window, and equal to no frame inside it
+    moving: Tensor  #: (sequences, factor) whether the factor moves
+    axis: Tensor  #: (sequences, capsules) axis of the roll
+
+    @classmethod
+    def join(cls, parts: Sequence[Traversal]) -> Traversal:
+        """Concatenate the traversals of several batches."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+    def __repr__(self) -> str:
+        sequences, frames = self.rolled.shape
+        return f"Traversal({sequences} sequences of {frames} frames, overall={self.overall})"
+
+    @property
+    def by_factor(self) -> dict[int, float | None]:
+        """{factor column: gain on unseen frames}; None if the factor leaves no frame unseen."""
+        columns = self.moving.any(0).nonzero().flatten().tolist()
+        gains = {column: self.gain(column) for column in columns}
+        return {column: None if gain is None else gain.value for column, gain in gains.items()}
+
+    @property
+    def by_lag(self) -> list[float]:
+        """Mean cost of the rolled prediction at every lag."""
+        return self.rolled.mean(0).tolist()
+
+    @property
+    def overall(self) -> float | None:
+        """Mean gain over the factors that leave frames unseen."""
+        gain = self.gain()
+        return None if gain is None else gain.value
+
+    def gain(self, column: int | None = None) -> Mean | None:
+        """Return the gain over unseen frames, or None if there are none.
+
+        Args:
+            column: factor whose moving sequences count; by default the gain is the mean over
+                factors.
+        """
+        factors = self.moving if column is None else self.moving[:, [column]]
+        rows = factors.any(1) & self.unseen.any(1)
+        unseen, factors = self.unseen[rows], factors[rows]
+        gained = (self.orbit_mean - self.rolled)[rows].mul(unseen).sum(1).double()
+        possible = (self.orbit_mean - self.perfect)[rows].mul(unseen).sum(1).double()
+        improvable = (possible[:, None] * factors).sum(0) > 0
+        if not improvable.any():
+            return None
+        factors = factors[:, improvable]
+        return Mean(gained[:, None] * factors, possible[:, None] * factors)
+
+    def interval(
+        self, column: int | None = None, draws: int = 1000, seed: int = 0
+    ) -> Interval | None:
+        """Return a 95 % bootstrap interval of ``gain(column)``."""
+        gain = self.gain(column)
+        return None if gain is None else gain.interval(draws, seed)
+
+
+@torch.no_grad()
+def traversal(
+    model: SequenceModel,
+    x: Tensor,
+    factors: Tensor | None = None,
+    rate: float = 1.0,
+    window: int | None = None,
+    seed: int | None = 0,
+    closed: bool | None = None,
+) -> Traversal:
+    """Encode the window around one frame, roll its t by every lag, decode, and measure the costs.
+
+    Args:
+        x: frames (batch, time, *frame).
+        factors: factors of the frames, (batch, time, factor); by default one factor moves.
+        rate: sites a frame by which the data ask capsules to move.
+        window: number of frames around the rolled frame that do not count as unseen; by default the
+            window of the model. Models that are compared must have the same.
+        seed: seed of the latents, which are drawn from the posterior. None draws them from
+            PyTorch's global generator.
+        closed: whether the last frame is followed by the first; by default whether the topography
+            is cyclic. The rolled frame is the first of closed sequences and the middle of open
+            ones; for causal topographies, the last of the first window.
+    """
+    model.check(x)
+    topography = model.topography
+    plan = TraversalOptions(window, rate, closed).plan(topography, x.shape[1])
+    with nullcontext() if seed is None else seeded(seed):
+        per_axis = model.encode_per_axis(x, sample=True)
+    x = x.roll(-plan.start, 1)
+    if factors is not None:
+        factors = factors.roll(-plan.start, 1)
+    several = topography.axes != (None,)
+
+    def cost_of_rolling(axis: Tensor) -> Tensor:
+        t = model.select_axis(per_axis, axis)
+        rolled = plan.roll(model, t, rate, axis if several else 0)
+        return model.likelihood.decoded_cost(model.x_given_t(rolled), x)
+
+    axis = torch.zeros(len(x), topography.capsules, dtype=torch.int64, device=x.device)
+    cost = cost_of_rolling(axis)
+    for capsules, other in _other_axes(topography):
+        candidate = axis.clone()
+        candidate[:, capsules] = other
+        candidate_cost = cost_of_rolling(candidate)
+        better = candidate_cost[:, plan.inside].mean(1) < cost[:, plan.inside].mean(1)
+        axis = torch.where(better[:, None], candidate, axis)
+        cost = torch.where(better[:, None], candidate_cost, cost)
+    return _compared(cost, x, plan.unseen(x), factors, model.likelihood, axis)
+
+
+def _other_axes(topography: TopographyLike) -> Iterator[tuple[slice | int, int]]:
+    """Yield the capsules and the axis of every change to try, starting from the first axis.
+
+    Each axis is tried for all capsules, and then for one capsule at a time, unless the topography
+    keeps axes apart. Every sequence keeps a change that lowers the cost of its seen frames.
+    """
+    if topography.axes == (None,):
+        return
+    axes = range(len(topography.shape))
+    for axis in axes[1:]:
+        yield slice(None), axis
+    if topography.capsules > 1 and not topography.apart:
+        yield from itertools.product(range(topography.capsules), axes)
+
+
+def prediction(
+    x: Tensor,
+    predicted: Tensor,
+    unseen: Tensor,
+    factors: Tensor | None = None,
+    likelihood: Likelihood | str = Likelihood.BERNOULLI,
+) -> Traversal:
+    """Compare frames that any method predicted, as `traversal` compares rolled ones.
+
+    Args:
+        x: frames (batch, time, *frame).
+        predicted: predictions of the frames, of the same shape.
+        unseen: booleans (batch, time), True where the method has not seen the frame.
+        factors: factors of the frames, (batch, time, factor); by default one factor moves.
+        likelihood: "bernoulli" for costs in nats, with probabilities clamped to 0.001 and 0.999 as
+            those of the mean frame are; "gaussian" for squared errors.
+
+    >>> x = torch.eye(3).repeat(2, 1, 1)
+    >>> round(prediction(x, x, unseen=torch.ones(2, 3, dtype=torch.bool)).overall, 2)
+    1.0
+    """
+    if x.ndim < 3 or x.shape != predicted.shape or unseen.shape != x.shape[:2]:
+        raise BadInput(
+            "x and predicted must be (batch, time, *frame), and unseen (batch, time), not "
+            f"{tuple(x.shape)}, {tuple(predicted.shape)} and {tuple(unseen.shape)}"
+        )
+    kind = Likelihood.of(likelihood)
+    axis = torch.zeros(len(x), 1, dtype=torch.int64)
+    return _compared(kind.cost(predicted, x, EDGE), x, unseen.bool(), factors, kind, axis)
+
+
+def _compared(
+    cost: Tensor,
+    x: Tensor,
+    unseen: Tensor,
+    factors: Tensor | None,
+    likelihood: Likelihood,
+    axis: Tensor,
+) -> Traversal:
+    """Add the costs under the mean frame of each sequence and under the frames themselves."""
+    moving = torch.ones(len(x), 1, dtype=torch.bool)
+    if factors is not None:
+        moving = (factors != factors[:, :1]).any(1)
+    return Traversal(
+        rolled=cost.cpu(),
+        orbit_mean=likelihood.cost(x.mean(1, keepdim=True), x, EDGE).cpu(),
+        perfect=likelihood.cost(x, x).cpu(),
+        unseen=unseen.cpu(),
+        moving=moving.cpu(),
+        axis=axis.cpu(),
+    )

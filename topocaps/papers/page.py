@@ -1,0 +1,353 @@
+"""The page of results: the papers' tables, figures and claims beside the measured numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topocaps.errors import counted
+from topocaps.io import write_atomically
+from topocaps.models import VAE
+from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
+from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
+from topocaps.papers.overview import overview, selection
+from topocaps.papers.results import Results, length_of
+from topocaps.papers.tables import TABLES, Table
+from topocaps.study import figures
+from topocaps.study.quantity import ABSENT, Quantity
+from topocaps.study.recipe import BaseRecipe, Recipe
+
+_COUNTED = ("epochs", "sequences")
+_HEAD = """# Results
+
+`topocaps reproduce` writes this page from the files `<recipe>/seed-<n>.json` in this folder. Each
+file states the settings, the edition, the precision and the gradient clip of its run."""
+
+_LEGEND = """## How to read the tables
+
+- *ours*: the mean over seeds ± the standard deviation. The number of seeds stands beside the model
+  where it is not three. Where seeds fall into two groups, every value is listed.
+- *paper*: what the paper reports.
+- *untrained*: the same network before its first step. It shows how much of a number the structure
+  gives without training. For a model that starts from another's weights it is a fresh network.
+- *edition*: a complete set of settings. `camera-ready` has those of the released code, `letter`
+  those of the camera-ready's text, `submission` those of the submission's text, and
+  `submission-released` those of the submission's text with the released code's where the text is
+  silent. [Differences](../docs/differences.md) lists every setting.
+- *gain* is the traversal gain: 1 is a perfect prediction of unseen frames, 0 is as good as the
+  sequence's mean frame, below 0 is worse than that. Frames inside a window do not count, so a
+  window over the whole sequence has no gain. The models of one table predict the same frames:
+  those outside a window of 5 frames in Table 1, 10 in Table 2, 13 in Tables 3 and 4, and 12 in
+  Table 5. Gains of different tables do not compare.
+- CapCorr takes the most favourable start where a factor loops.
+- For parts and wholes, t⁰ are the presences of wholes and A⁰ their poses.
+- Numbers are measured on MNIST's test images and on held-out orbits of sprites. *Rendered* sprites
+  are drawn in dSprites' geometry; they are not dSprites.
+- Minutes of training include runs that shared the GPU with other programs.
+- *holds*: a difference counts when it is more than two standard errors over seeds. A single seed
+  is given the spread of models with the same norm that were trained alike. *In part*: it holds for
+  some of the numbers or seeds. *Not decided*: single seeds differ by less than that."""
+
+_CONCLUSIONS_HEAD = """## Conclusions, with a lower bound and the untrained control beside them
+
+The papers' conclusions from their tables, judged by our runs. The released estimator of log p(x)
+weights a frame by its own z and u, although t depends on every u of the window. For a TVAE it is
+therefore no bound. The joint estimator is a lower bound for every model. At K = 10 it is looser for
+a TVAE than for a VAE, so a lower value does not show a lower likelihood."""
+
+_CLAIMS_HEAD = """## Claims beside the tables
+
+`topocaps reproduce claims` runs the models that these claims need. Claims about parts and wholes
+use the runs of their tables."""
+
+
+def write_page(results: Results) -> Path:
+    """Write README.md from the stored results."""
+    sections = {
+        "conclusions": _conclusions(results),
+        "claims": _claims(results),
+        "selection": selection(results),
+    }
+    for name, table in TABLES.items():
+        rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
+        if any(number.values(found) for _, found in rows for number in table.quantities):
+            troubles = {recipe.name: results.troubles(recipe) for recipe in table.recipes}
+            section = _section(name, table, rows, troubles)
+            sections[name] = [section, *_pictures(results, name, table)]
+    told = {name: parts for name, parts in sections.items() if parts}
+    head = [_HEAD, *overview(results, told), _LEGEND]
+    parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
+    page = results.folder / "README.md"
+    write_atomically(page, "\n\n".join([*head, *parts]) + "\n")
+    return page
+
+
+def _conclusions(results: Results) -> list[str]:
+    """Return the papers' conclusions that a bound or the untrained control can contradict."""
+    lines = []
+    for one in CONCLUSIONS:
+        found = one.judge(results)
+        if found.verdict is not None:
+            because = ""
+            if isinstance(one, Learned) and found.verdict in (DOES_NOT, IN_PART):
+                because = f". {one.why}"
+            lines.append(f"| {one.text} | **{found.verdict}** | {found.found}{because} |")
+    if not lines:
+        return []
+    header = ["| conclusion | verdict | measured |", "|---|---|---|"]
+    return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
+
+
+def _claims(results: Results) -> list[str]:
+    """Return the papers' claims beside their tables, judged by the stored results."""
+    lines = []
+    for claim in (*CLAIMS, *OF_PARTS):
+        found = claim.judge(results)
+        if found.verdict is not None:
+            bad = any(results.troubles(recipe) for recipe in claim.recipes)
+            lines.append(
+                f"| {claim.text} | **{found.verdict}** | "
+                f"{found.found}{'; some of these runs failed or have a diagnosis' * bad} |"
+            )
+    if not lines:
+        return []
+    header = ["| claim | verdict | measured |", "|---|---|---|"]
+    return ["\n".join([_CLAIMS_HEAD, "", *header, *lines])]
+
+
+def _pictures(results: Results, name: str, table: Table) -> list[str]:
+    """Return the pictures under a table: those of figures in full, others as links."""
+    own = [f"![{name}]({name}.png)"] if (results.folder / f"{name}.png").exists() else []
+    lag = {"table4": "mnist-by-lag.png", "table5": "sprites-by-lag.png"}.get(name)
+    if lag and (results.folder / lag).exists():
+        own.append(
+            "Nats of the true frame under the rolled one, by lag. Gains are measured on the shaded "
+            f"lags.\n\n![{name}]({lag})"
+        )
+    files = [
+        (recipe, f"{recipe.name}/{table.picture}.png")
+        for recipe in table.recipes
+        if (results.folder / recipe.name / f"{table.picture}.png").exists()
+    ]
+    if table.is_figure and len(files) <= 2:
+        own += [f"![{recipe.name}]({file})" for recipe, file in files]
+    elif files:
+        links = ", ".join(f"[{recipe.name}]({file})" for recipe, file in files)
+        own.append(f"Pictures of the first seed: {links}.")
+    return own
+
+
+def draw(results: Results) -> None:
+    """Draw the figures of numbers from the stored results."""
+    _draw_lags(results)
+    _draw_capcorr(results)
+    _draw_probes(results)
+
+
+def _draw_lags(results: Results) -> None:
+    for data, table in (("mnist", "table4"), ("sprites", "table5")):
+        found = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in TABLES[table].recipes}
+        runs = {name: seeds[0] for name, seeds in found.items() if seeds}
+        if runs:
+            figures.save(figures.by_lag(runs), results.folder / f"{data}-by-lag.png")
+
+
+def _draw_capcorr(results: Results) -> None:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for recipe in TABLES["figure5"].recipes:
+        if not isinstance(recipe, Recipe) or recipe.model is VAE:
+            continue
+        kind = recipe.name.split("/")[-1].split("-")[0]
+        length = recipe.topography.window / recipe.topography.shape[0] / 2
+        length = 0.0 if recipe.topography.window == 1 else length
+        for one in results.of(recipe):
+            points.setdefault(kind, []).append((length, _mean_capcorr(one)))
+            control = points.setdefault(f"{kind}, untrained", [])
+            control.append((length, _mean_capcorr(one["untrained"])))
+            claimed = points.setdefault(f"{kind}, paper", [])
+            claimed.append((length, _mean_capcorr(recipe.claims)))
+    if points:
+        means = {name: _means(values) for name, values in points.items()}
+        drawn = {name: values for name, values in means.items() if values}
+        figures.save(figures.capcorr_by_length(drawn), results.folder / "figure5.png")
+
+
+def _draw_probes(results: Results) -> None:
+    read: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for recipe in TABLES["probes"].recipes:
+        for one in results.of(recipe):
+            for what, shares in one.get("probes", {}).items():
+                curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
+                curve += [(float(labels), share) for labels, share in shares.items()]
+    if read:
+        figures.save(figures.probes_by_labels(read), results.folder / "probes.png")
+
+
+def _section(
+    name: str,
+    table: Table,
+    rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]],
+    troubles: Mapping[str, Sequence[str]],
+) -> str:
+    """Return one table, with its command, devices and training time."""
+    columns = _columns(table)
+    everything = [one for _, found in rows for one in found]
+    mixed = len({length_of(one) for one in everything}) > 1
+    labels = [next(iter(column.values())).label for column in columns]
+    lines = [["model", "", *labels]]
+    absent = [r.name for r, found in rows if not found and not troubles[r.name]]
+    for recipe, found in rows:
+        if recipe.name in absent:
+            continue
+        wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
+        model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
+        claims = table.claims.get(recipe.name, recipe.claims)
+        told = [line for of in _readings(table) for line in _lines(of, columns, found, claims)]
+        told = told or [[ABSENT] * (1 + len(columns))]
+        lines += [[model if not n else "", *line] for n, line in enumerate(told)]
+    used = [
+        column
+        for column in range(len(lines[0]))
+        if any(r[column] not in (ABSENT, "") for r in lines[1:])
+    ]
+    shown = [[line[column] for column in used] for line in lines]
+    text = ["| " + " | ".join(line) + " |" for line in shown]
+    text.insert(1, "|" + "---|" * len(used))
+    hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
+    sources = ", ".join(sorted({one.get("data", "") for one in everything} - {""}))
+    devices = " and ".join(sorted({one["device"] for one in everything}))
+    epochs, measured = (_range({one.get(name) for one in everything}) for name in _COUNTED)
+    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    short = {
+        one["epochs"]
+        for recipe, found in rows
+        for one in found
+        if one["epochs"] != recipe.training.epochs
+    }
+    cut = f" --epochs {short.pop()}" if len(short) == 1 else ""
+    made = (
+        f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}; epochs of each: {epochs}; "
+        f"training of all runs: {took} on {devices}; data: {sources}; test sequences: {measured}. "
+        f"{_settings_of(everything)}"
+    )
+    if absent:
+        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
+    about = [table.note, ""] if table.note else []
+    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
+
+
+def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
+    """The edition, the precision and the gradient clip of these results."""
+    told = []
+    for name in ("edition", "precision", "clip"):
+        values = sorted({str(one.get(name)) for one in results})
+        told.append(f"{name}: {', '.join(values)}".replace("None", "none").replace(".0", ""))
+    return f"{'; '.join(told)}.".capitalize()
+
+
+def _columns(table: Table) -> list[dict[str, Quantity]]:
+    """Return the quantities of every column, by group; quantities of one label share a column."""
+    if not any(number.group for number in table.quantities):
+        return [{"": number} for number in table.quantities]
+    columns: dict[str, dict[str, Quantity]] = {}
+    for number in table.quantities:
+        columns.setdefault(number.label, {})[number.group] = number
+    return list(columns.values())
+
+
+def _readings(table: Table) -> Iterable[str]:
+    """Return the groups of quantities; a model has lines for each group."""
+    return dict.fromkeys(number.group for number in table.quantities)
+
+
+def _lines(
+    of: str,
+    columns: Sequence[Mapping[str, Quantity]],
+    found: Sequence[dict[str, Any]],
+    claims: Mapping[str, Any],
+) -> list[list[str]]:
+    """Return the lines of a model: ours, the paper's and the untrained values; none if empty."""
+    numbers = [column.get(of) for column in columns]
+    written = {
+        "ours": [_cell(number, found) for number in numbers],
+        "paper": [_claim(number, claims) for number in numbers],
+        "untrained": [_cell(number, _untrained(found)) for number in numbers],
+    }
+    return [
+        [whose if not of else of if whose == "ours" else f"{of}, {whose}", *cells]
+        for whose, cells in written.items()
+        if any(cell != ABSENT for cell in cells)
+    ]
+
+
+def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
+    if number is None or not (values := number.values(found)):
+        return ABSENT
+    if number.largest:
+        return number.write(max(values))
+    if _in_two_groups(values, number.digits):
+        return "; ".join(map(number.write, values))
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
+    return number.write(statistics.mean(values), spread) + some
+
+
+def _in_two_groups(values: Sequence[float], digits: int) -> bool:
+    """Return whether seeds fall into two groups, so that no seed is near their mean.
+
+    They do if one gap between neighbouring values is more than three times as wide as all others
+    together, a fifth of the mean, and five units of the last printed digit.
+    """
+    ordered = sorted(values)
+    gaps = sorted(after - before for before, after in itertools.pairwise(ordered))
+    if len(gaps) < 2:
+        return False
+    widest, others = gaps[-1], sum(gaps[:-1])
+    least = max(0.2 * abs(statistics.mean(values)), 5 * 10.0**-digits)
+    return widest > 3 * others and widest > least
+
+
+def _claim(number: Quantity | None, claims: Mapping[str, Any]) -> str:
+    value = None if number is None else number.of(claims)
+    if number is None or value is None:
+        return ABSENT
+    mean, spread = value if isinstance(value, tuple | list) else (value, None)
+    return number.write(mean, spread)
+
+
+def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["untrained"] for one in found if "untrained" in one]
+
+
+def _count(found: Sequence[dict[str, Any]], mixed: bool) -> str:
+    """Return the number of seeds unless it is three, and the epochs if they are ``mixed``."""
+    seeds = [] if len(found) == 3 else [counted(len(found), "seed")]
+    epochs = [f"{length} epochs" for length in dict.fromkeys(map(length_of, found)) if mixed]
+    return f" ({', '.join(seeds + epochs)})" if seeds + epochs else ""
+
+
+def _range(found: set[int | None]) -> str:
+    known = sorted(count for count in found if count is not None)
+    if not known:
+        return ABSENT
+    return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
+
+
+def _mean_capcorr(metrics: Any) -> float:
+    """Return the mean CapCorr of all factors; NaN if that of one is unknown."""
+    found = metrics["capcorr"].values()
+    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
+    return math.nan if not values or None in values else statistics.mean(values)
+
+
+def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the mean of all values at every point of the horizontal axis."""
+    places: dict[float, list[float]] = {}
+    for place, value in points:
+        if not math.isnan(value):
+            places.setdefault(place, []).append(value)
+    return [(place, statistics.mean(values)) for place, values in sorted(places.items())]

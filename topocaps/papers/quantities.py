@@ -1,0 +1,115 @@
+"""The numbers of the papers' tables and claims.
+
+What the paper and its released code call log p(x) has a longer label in tables, where the bound
+stands beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from topocaps.papers.recipes.part_whole import ANGLES
+from topocaps.study.evaluation.part_whole import MSE as MSE
+from topocaps.study.evaluation.topographic import ERROR, GAIN, capcorr_of, gain_of, own_axis_of
+from topocaps.study.quantity import Quantity
+
+SPRITE_FACTORS = ("x", "y", "orientation", "scale")
+
+LOG_PX_PAPER = Quantity(("log_px_paper",), "log p(x)", 1)
+LOG_PX_BOUND = Quantity(("log_px",), "a bound that holds, K = 10", 1)
+ELBO = Quantity(("elbo",), "ELBO", 1)
+EARLY_ELBO = Quantity(("elbo_by_epoch", "9"), "ELBO after 10 epochs", 1)
+ERROR_SQUARED = Quantity(("equivariance_error_squared",), "E_eq of t²", 0)
+SMOOTHNESS = (
+    Quantity(("smoothness", "t"), "correlation of neighbours", 2),
+    Quantity(("smoothness", "t_squared"), "of their squares", 2),
+)
+CAPCORR = tuple(map(capcorr_of, SPRITE_FACTORS))
+AGREEMENT = tuple(Quantity(("capcorr_agreement", f), f, 2) for f in SPRITE_FACTORS)
+HELD = replace(
+    GAIN,
+    key=("held", *GAIN.key),
+    label="gain of t as it is, not rolled",
+    spread_like=GAIN.key,  # of which few runs have seeds
+)
+COMBINED_GAIN = replace(
+    GAIN, key=("generalisation", *GAIN.key), label="gain, rotation and hue together"
+)
+SPECIALISATION = Quantity(("specialisation",), "specialisation", 3)
+MAP_EXCESS = Quantity(("map", "excess"), "more than shuffled", 2)
+COPIES = Quantity(("copies", "share"), "share of copies", 2)
+
+LIKELIHOOD = (
+    replace(LOG_PX_PAPER, label="log p(x), paper's estimator"),
+    ERROR,
+    GAIN,
+    replace(LOG_PX_BOUND, label="log p(x) ≥, K = 10"),
+)
+MAP = (
+    Quantity(("map", "agreement"), "neighbours of one class", 2),
+    Quantity(("map", "shuffled"), "when shuffled", 2),
+    MAP_EXCESS,
+    Quantity(("map", "p_value"), "p, largest", 4, largest=True),
+    Quantity(("map", "images"), "images on its sites", 0),
+    LIKELIHOOD[0],
+)
+TRAVERSALS = (gain_of("x"), gain_of("y"), GAIN, ERROR)
+OWN_AXES = (own_axis_of("x"), own_axis_of("y"))
+MISSING = tuple(
+    Quantity(("missing", key, way), way, 0, group=f"{share} missing")
+    for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
+    for way in ("filled", "held", "mean")
+)
+PROBES = tuple(
+    Quantity(("probes", read, str(labels)), f"{labels:,} labels", 3, group=read)
+    for read in ("t", "pooled")
+    for labels in (10, 100, 1000, 10_000)
+)
+
+#: What probes read of a model: labels, and keys of the results.
+LATENTS = (
+    ("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"), ("μ, σ", "posterior"),
+)  # fmt: skip
+_MOVES = ("0", "45", "90", "135", "180", "affnist-style", "affnist")
+
+
+def probed(protocol: str) -> tuple[Quantity, ...]:
+    """Accuracies of probes that are fitted on upright digits, or ``refitted`` on moved ones."""
+    return tuple(
+        Quantity((protocol, key, moves), f"{moves}{'°' * moves.isdigit()}", 3, group=label)
+        for label, key in LATENTS
+        for moves in _MOVES
+    )
+
+
+def free_form(label: str, *key: str, digits: int = 3) -> Quantity:
+    """A number of free-form inference."""
+    return Quantity(("free_form", *key), label, digits)
+
+
+FREE_FORM = (
+    free_form("value (no bound), turned", "turned", "bound", digits=0),
+    free_form("optimised", "turned", "bound, optimised", digits=0),
+    free_form("MSE, turned", "turned", "mse", digits=4),
+    free_form("optimised", "turned", "mse, optimised", digits=4),
+    free_form("t⁰, amortised", "amortised", "presences"),
+    free_form("optimised, same probe", "optimised, same probe", "presences"),
+    free_form("optimised, refitted", "optimised, refitted", "presences"),
+)
+ROTATED = tuple(
+    Quantity(("refitted", key, str(angle)), f"{angle}°", 3, group=label)
+    for angle in ANGLES
+    for label, key in LATENTS
+)
+TEMPLATES = (
+    Quantity(("copies", "nearest"), "nearest affine copy", 3),
+    Quantity(("copies", "nearest_of_strokes"), "of random strokes", 3),
+    COPIES,
+    Quantity(("vote",), "majority vote", 2),
+    MSE,
+)
+POSES = (
+    ELBO,
+    MSE,
+    *(Quantity(("accuracy", key, "0"), label, 3) for label, key in LATENTS[:2]),
+)

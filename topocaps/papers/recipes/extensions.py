@@ -1,0 +1,85 @@
+"""What the papers propose (appendix C, section 7), on small sprites, each beside the plain TVAE."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from topocaps.latents.learned import Learned
+from topocaps.papers.recipes.sprites import CAPSULES, TVAE
+from topocaps.study.data import GrowingSprites, Sprites
+from topocaps.study.recipe import Recipe
+
+
+def _recipe(name: str, about: str, topography: dict[str, Any], **changes: Any) -> Recipe:
+    return replace(
+        TVAE,
+        name=f"sprites/{name}",
+        about=about,
+        topography=replace(CAPSULES, **topography),
+        **changes,
+    )
+
+
+_SLOW: dict[str, Any] = {"data": Sprites(resolution=32, speed=0.5), "rate": 0.5}
+_FAST: dict[str, Any] = {"data": Sprites(resolution=32, speed=2), "rate": 2.0}
+
+#: C.1: sequences of 30 frames that move half a site a frame, and of 15 that move two.
+SPEED = (
+    _recipe("slow", "half a site a frame, velocity 0.5", {"window": 26, "velocity": 0.5}, **_SLOW),
+    _recipe("slow-wrong", "half a site a frame, velocity 1", {"window": 26}, **_SLOW),
+    _recipe("quick", "two sites a frame, velocity 2", {"velocity": 2.0}, **_FAST),
+    _recipe("quick-wrong", "two sites a frame, velocity 1", {}, **_FAST),
+)
+
+_GROWING: dict[str, Any] = {"data": GrowingSprites(resolution=32), "closed": False}
+
+#: C.2: sprites that grow and do not come round.
+OPEN = (
+    _recipe("open", "open ends, 9 of 15 frames", {"window": 9, "cyclic": False}, **_GROWING),
+    _recipe("open-cyclic", "cyclic, 9 of 15 frames", {"window": 9}, **_GROWING),
+)
+
+#: C.4: only the past, over as many frames.
+CAUSAL = (
+    _recipe("causal", "the past 11 of 15 frames", {"window": 11, "causal": True}),
+    _recipe("centred", "11 of 15 frames around", {"window": 11}),
+)
+
+_XY: dict[str, Any] = {
+    "data": Sprites(resolution=32, moving=("x", "y")),
+    "training": replace(TVAE.training, epochs=18),
+}
+
+_SQUARE: dict[str, Any] = {"capsules": 1, "shape": (15, 15)}
+
+#: C.3: a capsule of two axes, for two factors.
+AXES = (
+    _recipe("axes", "a capsule of 15 x 15, all axes at once (Eq. 21)", _SQUARE, **_XY),
+    _recipe("axes-apart", "the same, axes kept apart", {**_SQUARE, "apart": True}, **_XY),
+    _recipe("axes-one", "10 capsules of 15, the same data", {}, **_XY),
+)
+
+#: Section 7: W itself.
+LEARNED = (
+    TVAE,
+    _recipe("learned", "W learned from it", {}, learned=Learned.WEIGHTS),
+    _recipe("learned-identity", "W learned from the identity", {}, learned=Learned.FROM_IDENTITY),
+    _recipe(
+        "learned-velocity",
+        "velocities learned from 0.5",
+        {"velocity": 0.5},
+        learned=Learned.VELOCITY,
+    ),
+)
+
+#: Section 7: a price on capsules that stand out, so that each may specialise on some motions.
+SPARSE = (
+    TVAE,
+    *(
+        _recipe(f"sparse-{price:g}", f"sparsity {price:g} between capsules", {}, sparsity=price)
+        for price in (0.1, 0.3, 1.0)
+    ),
+)
+
+EXTENSIONS = (*SPEED, *OPEN, *CAUSAL, *AXES, *LEARNED[1:], *SPARSE[1:])

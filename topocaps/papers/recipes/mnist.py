@@ -1,0 +1,221 @@
+"""MNIST sequences: the papers' models in every edition, and a fast recipe for the same models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from topocaps.latents.topography import Topography
+from topocaps.models import VAE
+from topocaps.models.networks import Fan, Norm
+from topocaps.papers.recipes import editions
+from topocaps.papers.recipes.columns import Columns, column, variant
+from topocaps.papers.recipes.editions import CLIP
+from topocaps.study.data import Mnist, StillMnist
+from topocaps.study.recipe import Recipe
+from topocaps.training import Adam, Precision, Training
+
+
+def _columns(edition: str, unseen: int) -> Columns:
+    found = editions.MNIST[edition]
+    return Columns(
+        base=Recipe(
+            name="mnist",
+            about="",
+            data=Mnist(centre=found.centre),
+            topography=Topography(capsules=18, shape=(18,), reach=(3,), window=18, velocity=1.0),
+            training=found.training,
+        ),
+        edition=found,
+        windows={"1_2": 18, "13_36": 13, "1_4": 9, "5_36": 5, "0": 1},
+        unseen=unseen,
+    )
+
+
+_RELEASED, _LETTER = (_columns(name, unseen=5) for name in (editions.CAMERA_READY, editions.LETTER))
+_SUBMISSION, _SUBMISSION_RELEASED = (
+    _columns(name, unseen=13) for name in (editions.SUBMISSION, editions.SUBMISSION_RELEASED)
+)
+
+
+def _found(log_px_paper: Any, equivariance_error: Any) -> dict[str, Any]:
+    """What a paper reports, with its standard deviation."""
+    return {"log_px_paper": log_px_paper, "equivariance_error": equivariance_error}
+
+
+def _table1(columns: Columns) -> tuple[Recipe, ...]:
+    return (
+        columns.topographic("tvae-1_2", claims=_found((-186.8, 0.1), (574, 2))),
+        columns.topographic("tvae-5_36", claims=_found((-186.0, 0.7), (3247, 3))),
+        columns.topographic("tvae-0", claims=_found((-218.5, 0.9), (3217, 105))),
+        columns.topographic("bubble-5_36", claims=_found((-191.4, 0.5), (3370, 12))),
+        columns.vae(_found((-189.0, 0.8), (13274, 1))),
+    )
+
+
+def _table4(columns: Columns) -> tuple[Recipe, ...]:
+    topographic = columns.topographic
+    return (
+        topographic("tvae-1_2", claims=_found((-188.5, 1.1), (386.7, 1.1))),
+        topographic("tvae-13_36", claims=_found((-187.1, 1.2), (990.6, 10.7))),
+        topographic("tvae-1_4", claims=_found((-186.9, 0.6), (2045.7, 3.3))),
+        topographic("tvae-5_36", claims=_found((-184.7, 0.7), (3149.6, 20.8))),
+        topographic("tvae-0", claims=_found((-217.3, 1.3), (3047.8, 59.2))),
+        topographic("bubble-1_2", 18, _found((-196.3, 1.1), (2066.5, 596.7))),
+        topographic("bubble-1_4", 9, _found((-203.2, 2.1), (1005.3, 12.7))),
+        topographic("bubble-5_36", 5, _found((-190.0, 0.3), (2522.5, 21.3))),
+        topographic("bubble-5_36-k3", 3, _found((-190.4, 0.9), (3277.0, 15.6))),
+        columns.vae(_found((-189.0, 0.8), (13273.9, 0.5))),
+    )
+
+
+def _table3(columns: Columns) -> tuple[Recipe, ...]:
+    """The rows of Table 3 that Table 4 does not have."""
+    projected = _found((-189.0, 0.1), (3196.7, 5.0))
+    return (
+        columns.topographic("tvae-5_36-pgd", claims=projected, norm=Norm.PROJECTED),
+        columns.vae(_found((-209.1, 1.1), (13262.0, 0.5)), "vae-pgd", norm=Norm.PROJECTED),
+        columns.vae(_found((-192.5, 0.5), (13273.2, 1.4)), "vae-wn", norm=Norm.WEIGHT),
+    )
+
+
+FINAL = _table1(_RELEASED)  #: Table 1 with the settings of the released code
+TO_THE_LETTER = _table1(_LETTER)  #: Table 1 with the settings of the paper's text
+FIRST, FIRST_RELEASED = _table4(_SUBMISSION), _table4(_SUBMISSION_RELEASED)
+NORMS, NORMS_RELEASED = _table3(_SUBMISSION), _table3(_SUBMISSION_RELEASED)
+
+#: The model of B.4 and of Fig. 1, 18 and 19: windows of 13 frames, no norm. This one is trained on
+#: single motions.
+LONG = _RELEASED.topographic("tvae-13_36")
+
+#: Fig. 1 and 18, 19: factors that move together. Scale is 1.
+TOGETHER = tuple(
+    replace(LONG, name=f"mnist/{editions.CAMERA_READY}/{motion}", about=about, data=data)
+    for motion, about, data in (
+        (
+            "combined",
+            "rotation and hue move together (Fig. 1, 18)",
+            Mnist(motion="combined", centre=editions.MNIST[editions.CAMERA_READY].centre),
+        ),
+        (
+            "perspective",
+            "a digit rotates in space while its hue moves (Fig. 19)",
+            Mnist(motion="perspective"),
+        ),
+    )
+)
+
+
+def _torus(edition: str, norm: Norm) -> Recipe:
+    found = editions.MNIST[edition]
+    return Recipe(
+        name=f"mnist/{edition}/torus",
+        about="single images on an 18 x 18 torus of 5 x 5 neighbourhoods (Fig. 3)",
+        edition=edition,
+        data=StillMnist(),
+        topography=Topography(capsules=1, shape=(18, 18), reach=(5, 5)),
+        training=found.torus,
+        mu=found.torus_mu,
+        norm=norm,
+        decoder_fan=found.decoder_fan,
+        epsilon=found.epsilon,
+    )
+
+
+#: Fig. 3: one capsule on a torus, no coherence in time.
+TORUS = _torus(editions.SUBMISSION, Norm.WEIGHT)
+PLAIN_TORUS = variant(TORUS, "none", "no norm", norm=Norm.NONE)
+RELEASED_TORUS = replace(
+    _torus(editions.CAMERA_READY, Norm.NONE), about=f"{TORUS.about}, as released, no norm"
+)
+
+
+def _full(topography: Topography) -> Topography:
+    return replace(topography, corners=True)
+
+
+def _one_changed(recipe: Recipe) -> tuple[Recipe, ...]:
+    """The recipe with one setting of the released code turned back at a time."""
+    fp32 = replace(recipe.training, precision=Precision.FP32)
+    changed = [
+        variant(recipe, "fan-in", "decoder initialised by fan-in", decoder_fan=Fan.IN),
+        variant(recipe, "fp32", "products in fp32", training=fp32),
+    ]
+    if recipe.epsilon:
+        changed.append(variant(recipe, "no-epsilon", "epsilon 0", epsilon=0.0))
+    if not recipe.topography.corners:
+        topography = _full(recipe.topography)
+        changed.append(variant(recipe, "full-w", "W with corners", topography=topography))
+    return tuple(changed)
+
+
+def _of_zero() -> tuple[Recipe, ...]:
+    """L = 0 in the ways that may explain its column of Table 1."""
+    recipe = column(FINAL, "tvae-0")
+    clipped = replace(recipe.training, clip=CLIP)
+    wide = _RELEASED.topographic("tvae-0-k9", 9, recipe.claims)
+    return (
+        variant(recipe, "clip", "gradients clipped", training=clipped),
+        variant(recipe, "epsilon-1e-3", "epsilon 1e-3", epsilon=1e-3),
+        variant(recipe, "norm", "weight norm", norm=Norm.WEIGHT),
+        wide,
+        variant(wide, "clip", "gradients clipped", training=clipped),
+        variant(wide, "norm", "weight norm", norm=Norm.WEIGHT),
+    )
+
+
+#: Table 1 as released, but digits turn and scale about the middle of the image.
+ABOUT_THE_MIDDLE = tuple(
+    variant(recipe, "middle", "rotation about the middle", data=Mnist()) for recipe in FINAL
+)
+#: Table 1 as released with other settings, and two readings of the text that were run before.
+SETTINGS = (
+    *_one_changed(column(FINAL, "tvae-5_36")),
+    *_one_changed(column(FINAL, "vae")),
+    variant(
+        column(FINAL, "tvae-1_2"), "full-w", "W with corners",
+        topography=_full(column(FINAL, "tvae-1_2").topography),
+    ),
+    *(
+        variant(
+            recipe, "corners-cut", "W without its corners",
+            topography=replace(recipe.topography, corners=False),
+        )
+        for recipe in TO_THE_LETTER[:2]
+    ),
+)  # fmt: skip
+ZERO = (*_of_zero(), _LETTER.topographic("tvae-0-k9", 9, column(FINAL, "tvae-0").claims))
+
+#: Chosen on validation images: Adam, large batches, and a decoder that sees t less its prior mean.
+_FAST = Training(
+    optimiser=Adam(lr=8e-4, betas=(0.9, 0.99)), batch=128, epochs=40, precision=Precision.BF16
+)
+
+FAST = tuple(
+    replace(
+        recipe,
+        name=recipe.name.replace(editions.LETTER, "fast"),
+        about=f"{recipe.about}, trained fast",
+        edition=Recipe.edition,
+        training=replace(_FAST, clip=recipe.training.clip),
+        centred=recipe.model is not VAE,
+        claims={},
+    )
+    for recipe in TO_THE_LETTER
+)
+
+MNIST = (
+    *FINAL, LONG, *TOGETHER, *ABOUT_THE_MIDDLE, *SETTINGS, *ZERO, *TO_THE_LETTER,
+    *FIRST, *NORMS, *FIRST_RELEASED, *NORMS_RELEASED,
+    TORUS, PLAIN_TORUS, RELEASED_TORUS, *FAST,
+)  # fmt: skip
+
+#: What the submission says of K and mu (A.2, A.5), with the other value of each.
+_MODEL = column(FIRST, "tvae-5_36")
+SINGLE_SITE = variant(
+    _MODEL, "k1", "but K = 1",
+    claims={},
+    topography=replace(_MODEL.topography, reach=(1,)),
+    training=replace(_MODEL.training, clip=CLIP),  # few squares share a variance
+)  # fmt: skip
+MU_FROM_0 = variant(_MODEL, "mu0", "mu from 0", claims={}, mu=0.0)

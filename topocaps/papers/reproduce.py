@@ -1,0 +1,231 @@
+"""Reproduction of the papers' tables and figures: missing runs, stored results, the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from topocaps.errors import BadInput, counted
+from topocaps.io import make_folder, read_json
+from topocaps.models.networks import Norm
+from topocaps.papers.claims import CLAIMS
+from topocaps.papers.page import draw, write_page
+from topocaps.papers.results import DEFERRED, Results
+from topocaps.papers.tables import TABLES, Table
+from topocaps.study import figures
+from topocaps.study.evaluation import evaluation_of
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe, PartWholeRecipe, Recipe
+from topocaps.study.runs import Job, Say, run_jobs
+from topocaps.training.run import choose_device
+from topocaps.training.store import RunFolder
+
+#: Seconds per step of a model in a table, measured on an H200: batches of at most ``SMALL``
+#: sequences, the same with normalised weights, larger batches, part-whole models.
+H200_SECONDS = {"small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3}
+SMALL = 32  # largest number of sequences of a small batch
+
+
+def reproduce(
+    tables: Sequence[str],
+    out: Path,
+    runs: Path,
+    epochs: int | None = None,
+    seeds: int | None = None,
+    data: Path | None = None,
+    device: str = "auto",
+    say: Say = lambda line: None,
+) -> Path:
+    """Run the missing models of tables, store every result, and return the page of all results.
+
+    A result that is stored already is not run again. Models of all ``tables`` train together where
+    their data and number of steps agree.
+
+    Args:
+        out: folder of the results.
+        runs: folder of the run folders.
+        epochs: epochs of a short trial; full runs by default.
+        seeds: number of seeds of each model; each table's own number by default.
+        data: folder of the data.
+        say: called with every line of progress.
+    """
+    make_folder(out)
+    results = Results(out, short=epochs is not None)
+    results.check()
+    jobs: dict[Path, Job] = {}
+    for name in tables:
+        found = missing(name, results, runs, epochs, seeds)
+        stored = len(recipes_of(name)) * seeds_of(name, seeds) - len(found)
+        say(f"{name}: {stored} results stored, {len(found)} to run")
+        jobs |= {job.out: job for job in found}
+    if epochs is not None:
+        say(
+            f"Short trial: {counted(epochs, 'epoch')}, "
+            f"{counted(max(seeds_of(name, seeds) for name in tables), 'seed')}. "
+            f"Results go to {out}/."
+        )
+    # a short run measures only what the given tables show, a full run what any table shows
+    asked = None if epochs is None or "claims" in tables else _asked(tables)
+    for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
+        recipe, seed = run.recipe, run.metrics["seed"]
+        shown = _shown_of(recipe) if asked is None else asked | results.names(recipe, seed)
+        extra = _extra(run, shown, data, device, say)
+        control = {**run.metrics["untrained"], **extra.pop("untrained", {})}
+        metrics = {**run.metrics, **extra, "untrained": control}
+        bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
+        if seed == 0:  # before the result is stored, as a stored one is not run again
+            _show(run, results.path(recipe, 0).parent, data)
+        results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
+    for job in jobs.values():
+        for part, said in ((job.before, "the run that it starts from failed: "), (job, "")):
+            if part is not None and (failure := RunFolder(part.out).failure).exists():
+                found = read_json(failure)
+                failed = {**found, "failure": f"{said}{found['failure']}"}
+                results.keep_failure(job.recipe, job.seed, failed)
+    if epochs is not None:
+        for name in tables:
+            say(_how_long(name, results, epochs))
+    draw(results)
+    return write_page(results)
+
+
+def missing(
+    name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int | None = None
+) -> list[Job]:
+    """Return the missing runs of a table; refuse results of other settings."""
+    return [
+        Job(
+            recipe,
+            runs / recipe.name / f"seed-{seed}",
+            seed,
+            runs / recipe.start.name / f"seed-{seed}" if recipe.start else None,
+        )
+        for recipe in (
+            whole if epochs is None else whole.shortened(epochs) for whole in recipes_of(name)
+        )
+        for seed in range(seeds_of(name, seeds))
+        if not results.has(recipe, seed, quantities_of(name))
+    ]
+
+
+EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
+
+
+def names() -> list[str]:
+    """Return the names of everything that can be reproduced."""
+    return [*TABLES, "claims"]
+
+
+def named(what: Sequence[str]) -> list[list[str]]:
+    """Return the tables to reproduce, as lists that train together.
+
+    Tables that are named one by one are one list; each table of a group is a list of its own.
+    """
+    groups = {"all": names(), "extensions": list(EXTENSIONS)}
+    for one in what:
+        if one not in {*groups, *names()}:
+            known = f"{', '.join(names())}, extensions and all"
+            raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
+    together = [one for one in what if one not in groups]
+    alone = [[name] for one in what for name in groups.get(one, [])]
+    return ([together] if together else []) + alone
+
+
+def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
+    """Return the recipes of a table, a figure or the claims."""
+    if name == "claims":
+        needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
+        return tuple({recipe.name: recipe for recipe in needed}.values())
+    return TABLES[name].recipes
+
+
+def seeds_of(name: str, seeds: int | None = None) -> int:
+    """Return how many runs of each model are asked for: the table's own number unless given."""
+    if seeds is not None:
+        return seeds
+    return 1 if name == "claims" else TABLES[name].seeds
+
+
+def quantities_of(name: str) -> tuple[Quantity, ...]:
+    """Return the columns of a table; none for the claims, which each name their own quantities."""
+    return () if name == "claims" else TABLES[name].quantities
+
+
+def _asked(tables: Sequence[str]) -> set[str]:
+    """Return the names of the metrics that tables show."""
+    return {q.key[0] for name in tables for q in quantities_of(name)}
+
+
+def _shown_of(recipe: BaseRecipe) -> set[str]:
+    """Return the names of the metrics that any table shows of a recipe."""
+    return {q.key[0] for table in _tables_of(recipe) for q in table.quantities}
+
+
+def _tables_of(recipe: BaseRecipe) -> list[Table]:
+    return [t for t in TABLES.values() if recipe.name in {one.name for one in t.recipes}]
+
+
+def _extra(
+    run: Finished[Any], asked: set[str], data: Path | None, device: str, say: Say
+) -> dict[str, Any]:
+    """Measure the extra metrics that are asked for, and name the others as deferred."""
+    run.model.to(choose_device(device))
+    found: dict[str, Any] = {}
+    deferred: list[str] = []
+    for metric in evaluation_of(run.model).extra_metrics(run, data):
+        if asked.intersection(metric.names):
+            say(f"{run.name}, seed {run.metrics['seed']}: measuring {', '.join(metric.names)}")
+            found |= metric.measure()
+        else:
+            deferred += metric.names
+    run.model.cpu()
+    return found | ({DEFERRED: deferred} if deferred else {})
+
+
+def _show(run: Finished[Any], folder: Path, data: Path | None) -> None:
+    """Draw the figures of a run that tables show, beside its results."""
+    wanted = {table.picture for table in _tables_of(run.recipe)}
+    held_out = run.recipe.data.load(data).held_out
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = evaluation_of(run.model).result_figures(run, held_out)
+    for name in wanted & shown.keys():
+        figures.save(shown[name], folder / f"{name}.png", dpi=80)
+
+
+def _how_long(name: str, results: Results, epochs: int) -> str:
+    """Estimate the training time of the full table, here and on a GPU, from its short runs."""
+    found = [one for recipe in recipes_of(name) for one in results.of(recipe)]
+    if not found:
+        return f"{name}: no run finished, so there is no estimate of the full training time"
+    here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
+    full, seeds = recipes_of(name), seeds_of(name)
+    whole = [recipe.training.epochs for recipe in full]
+    hours, gpu = (
+        seeds * sum(each) / 3600
+        for each in ([here * count for count in whole], map(_on_an_h200, full))
+    )
+    length = f"{whole[0]}" if len(set(whole)) == 1 else f"{min(whole)} to {max(whole)}"
+    return (
+        f"{name} in full ({seeds * len(full)} models, {length} epochs) would train for "
+        f"{_long(hours)} here, and about {_long(gpu)} on an H200"
+    )
+
+
+def _on_an_h200(recipe: BaseRecipe) -> float:
+    """Return the seconds that a model trains on an H200, together with its table."""
+    training = recipe.training
+    if isinstance(recipe, PartWholeRecipe):
+        kind = "parts"
+    elif training.batch > SMALL:
+        kind = "large"
+    else:
+        kind = "normed" if isinstance(recipe, Recipe) and recipe.norm is not Norm.NONE else "small"
+    steps = (training.epoch_size or 48_000) / training.batch * training.epochs
+    first = 0.0 if recipe.start is None else _on_an_h200(recipe.start)
+    return first + steps * H200_SECONDS[kind]
+
+
+def _long(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")

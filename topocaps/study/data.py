@@ -1,0 +1,260 @@
+"""Which data a recipe trains on, and which it is measured on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from topocaps.data.importing.read import read
+from topocaps.data.importing.split import Imported, split
+from topocaps.data.mnist_files import LECUN_1998, SIDE, Digits, digit_splits
+from topocaps.data.moved import MovedDigits, Moves, check_moves
+from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.data.shifted import ShiftedSequences
+from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites, sprites
+from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
+from topocaps.errors import BadInput, whole_number
+from topocaps.study.fingerprint import stable
+
+SOME = 500  # sequences of every factor, where not all are measured
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Sequences to train on and sequences that are held out for measuring."""
+
+    train: SequenceSet
+    held_out: SequenceSet
+    source: str  #: of the frames
+    name: str  #: of what is held out
+    each: int | None  #: how many of every factor are measured; all where None
+    validation: SequenceSet | None = None  #: for choices, where some are neither of the two
+
+
+@dataclass(frozen=True)
+class Sprites:
+    """Sprites, or dSprites where its file is given; a fifth of the orbits is held out."""
+
+    citations: ClassVar[tuple[str, ...]] = (MATTHEY_2017,)
+    resolution: int = 64
+    speed: float = 1.0
+    moving: tuple[str, ...] = ()  #: factors that do; all where empty
+
+    def __post_init__(self) -> None:
+        _check_resolution(self.resolution)
+        if self.speed not in (0.5, 1, 2):
+            raise BadInput(f"speed must be 0.5, 1 or 2, not {self.speed!r}")
+        moving = (self.moving,) if isinstance(self.moving, str) else tuple(self.moving)
+        if not all(isinstance(name, str) for name in moving):
+            raise BadInput(f"moving must be names of factors, not {self.moving!r}")
+        object.__setattr__(self, "moving", moving)
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "sprites",
+            resolution=(self.resolution, None),
+            speed=(float(self.speed), 1.0),
+            moving=(self.moving, ()),
+        )
+
+    def load(self, folder: Path | None = None) -> Splits:
+        archive = self._archive(folder)
+        source = "dSprites" if archive else "sprites (rendered)"
+        found = sprites(self.resolution, archive, self.speed, self.moving)
+        return Splits(*found, source, "held-out orbits", SOME)
+
+    def _archive(self, folder: Path | None) -> Path | None:
+        """dSprites' own file where there is one in the folder of data."""
+        given = folder or os.environ.get("TOPOCAPS_DATA")
+        if self.resolution != 64 or self.speed == 0.5 or given is None:
+            return None
+        return next(iter(sorted(Path(given).glob("dsprites*.npz"))), None)
+
+
+@dataclass(frozen=True)
+class GrowingSprites:
+    """Sprites that grow, and do not come round; a fifth of them is held out."""
+
+    citations: ClassVar[tuple[str, ...]] = (MATTHEY_2017,)
+    resolution: int = 32
+
+    def __post_init__(self) -> None:
+        _check_resolution(self.resolution)
+
+    def identity(self) -> dict[str, Any]:
+        return stable("growing-sprites", resolution=(self.resolution, None))
+
+    def load(self, folder: Path | None = None) -> Splits:
+        found = growing_sprites(self.resolution)
+        return Splits(*found, "sprites (rendered)", "held-out sprites", SOME)
+
+
+def _check_resolution(resolution: object) -> None:
+    if not isinstance(resolution, int) or not 8 <= resolution <= 256:
+        raise BadInput(f"resolution must be a whole number from 8 to 256, not {resolution!r}")
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """Digits that turn, grow or change colour: 48,000 training images, measured on the test set.
+
+    The other 12,000 training images are for choices; see ``topocaps.data.mnist``.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
+    evaluated: int | None = None  #: test sequences of each factor; all images where None
+    motion: str = "single"  #: which factors move together
+    #: index (row and column) of the pixel about which digits turn and scale; the middle where None
+    centre: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.evaluated is not None:
+            whole_number("evaluated", self.evaluated)
+        if self.motion not in MOTIONS:
+            raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
+        centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
+        object.__setattr__(self, "centre", centre)
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "mnist-sequences",
+            measured=(self.evaluated, None),
+            motion=(self.motion, "single"),
+            centre=(self.centre, None),
+        )
+
+    def load(self, folder: Path | None = None) -> Splits:
+        motion = MOTIONS[self.motion]
+
+        def sequences(part: Digits) -> TransformedImages:
+            return TransformedImages(part.images, motion, centre=self.centre)
+
+        return _of_mnist(folder, sequences, self.evaluated)
+
+
+@dataclass(frozen=True)
+class StillMnist:
+    """Digits as they are, grey and upright: sequences of one frame, with their class."""
+
+    citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
+
+    def identity(self) -> dict[str, Any]:
+        return stable("mnist-images")
+
+    def load(self, folder: Path | None = None) -> Splits:
+        return _of_mnist(folder, _still)
+
+
+@dataclass(frozen=True)
+class MovedMnist:
+    """Digits, each moved at random within bounds, anew whenever it is seen."""
+
+    citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
+    degrees: float = 0.0
+    canvas: int = 28
+    shift: float | None = 0.0  #: pixels; None: to wherever all ink is on the canvas
+    shear: float = 0.0
+    scale: tuple[float, float] = (1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scale, tuple | list) or len(self.scale) != 2:
+            raise BadInput(f"scale must be the least and the greatest, not {self.scale!r}")
+        object.__setattr__(self, "scale", tuple(self.scale))
+        check_moves(self.moves)
+
+    @property
+    def moves(self) -> Moves:
+        return Moves(**asdict(self))
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "mnist-images-moved",
+            degrees=(self.degrees, 0.0),
+            canvas=(self.canvas, None),
+            shift=("ink stays on the canvas" if self.shift is None else self.shift, 0.0),
+            shear=(self.shear, 0.0),
+            scale=(self.scale, (1.0, 1.0)),
+        )
+
+    def load(self, folder: Path | None = None) -> Splits:
+        return _of_mnist(folder, lambda part: MovedDigits(part.images, part.classes, self.moves))
+
+
+@dataclass(frozen=True)
+class OwnSequences:
+    """Sequences of your own, as ``topocaps.data.read`` reads them; a fifth is held out.
+
+    In training, pictures in memory are shown shifted by up to ``shift`` pixels, all frames of a
+    sequence alike: of few clips a model else learns the places by heart.
+    """
+
+    citations: ClassVar[tuple[str, ...]] = ()
+    path: str
+    frames: int | None = None
+    stride: int | None = None
+    size: tuple[int, int] | int | None = None
+    grey: bool | None = None
+    layout: str | None = None
+    skip_bad: bool = False
+    at_most: int | None = None  #: pixels of the shorter side, where no size is asked for
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, list):
+            object.__setattr__(self, "size", tuple(self.size))
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
+            raise BadInput(f"shift must be a whole number of pixels, not {self.shift!r}")
+
+    def read(self, say: Callable[[str], None] = lambda line: None) -> Imported:
+        settings = asdict(self)
+        del settings["shift"]
+        return read(settings.pop("path"), **settings, say=say)
+
+    def identity(self) -> dict[str, Any]:
+        return stable(
+            "files",
+            path=(self.path, None),
+            frames=(self.frames, None),
+            stride=(self.stride, None),
+            size=(self.size, None),
+            grey=(self.grey, None),
+            layout=(self.layout, None),
+            skip_bad=(self.skip_bad, False),
+            at_most=(self.at_most, None),
+            shift=(self.shift, 0),
+        )
+
+    def load(self, folder: Path | None = None) -> Splits:
+        return self.splits(self.read())
+
+    def splits(self, imported: Imported) -> Splits:
+        """Split sequences that ``read`` returned."""
+        train, held_out = split(imported)
+        if self.shift and isinstance(train, Sequences) and len(train.frame_shape) == 3:
+            train = ShiftedSequences(train.images, train.order, shift=self.shift)
+        return Splits(train, held_out, self.path, "held-out sequences", None)
+
+
+def _of_mnist(
+    folder: Path | None, make: Callable[[Digits], SequenceSet], each: int | None = None
+) -> Splits:
+    parts = digit_splits(folder)
+    train, validation, test = (replace(make(part), citations=part.citations) for part in parts)
+    return Splits(train, test, parts[0].source, "test images", each, validation)
+
+
+def _still(part: Digits) -> Sequences:
+    order, classes = torch.arange(len(part.images))[:, None], part.classes[:, None].long()
+    return Sequences(part.images[:, None], order, classes, ("class",))
+
+
+Data = Sprites | GrowingSprites | Mnist | StillMnist | MovedMnist | OwnSequences
+DATA: dict[str, type[Data]] = {
+    kind.__name__: kind
+    for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist, OwnSequences)
+}

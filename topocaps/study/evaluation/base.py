@@ -1,0 +1,132 @@
+"""The interface of evaluations: what is measured and drawn of the models of one family."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from matplotlib.figure import Figure
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.device import seeded
+from topocaps.models.base import GenerativeModel
+from topocaps.study import figures
+from topocaps.study.data import Splits
+from topocaps.study.finished import Finished, Model
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe
+
+EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
+
+
+@dataclass(frozen=True)
+class ExtraMetric:
+    """Numbers that only the tables of results have, since they take long to measure."""
+
+    names: tuple[str, ...]  #: keys of the results
+    measure: Callable[[], dict[str, Any]]
+
+
+class Evaluation(ABC, Generic[Model]):
+    """How models of one family are measured, drawn and put into a table."""
+
+    #: Captions by figure, in the order of the report. ``history`` is drawn for every family.
+    captions: ClassVar[dict[str, str]]
+
+    @abstractmethod
+    def measure(
+        self,
+        model: Model,
+        untrained: Model,
+        splits: Splits,
+        recipe: BaseRecipe,
+        device: torch.device,
+    ) -> dict[str, Any]:
+        """Measure held-out data; ``untrained`` and ``train`` hold the numbers of the controls."""
+
+    @abstractmethod
+    def draw(self, run: Finished[Model], held_out: SequenceSet) -> dict[str, Figure]:
+        """Return the figures of a report, by the names of ``captions``."""
+
+    @abstractmethod
+    def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
+        """Return the rows of a table whose columns are these metrics."""
+
+    def extra_metrics(self, run: Finished[Model], data: Path | None) -> list[ExtraMetric]:
+        """Return what can be measured for the tables of results besides ``measure``."""
+        return []
+
+    def result_figures(self, run: Finished[Model], held_out: SequenceSet) -> dict[str, Figure]:
+        """Return the figures that stand beside the results of a run."""
+        return self.draw(run, held_out)
+
+
+#: Evaluations by the class of their models. A family joins with the decorator `evaluates`.
+EVALUATIONS: dict[type, Evaluation[Any]] = {}
+Kind = TypeVar("Kind", bound=type[Evaluation[Any]])
+
+
+def evaluates(model: type) -> Callable[[Kind], Kind]:
+    """Add an evaluation for a class of models and its subclasses, as a decorator."""
+
+    def join(evaluation: Kind) -> Kind:
+        EVALUATIONS[model] = evaluation()
+        return evaluation
+
+    return join
+
+
+def evaluation_of(model: GenerativeModel) -> Evaluation[Any]:
+    """Return the evaluation of the nearest class of a model that has one."""
+    return next(EVALUATIONS[kind] for kind in type(model).__mro__ if kind in EVALUATIONS)
+
+
+@evaluates(GenerativeModel)
+class BoundEvaluation(Evaluation[GenerativeModel]):
+    """The terms and monitors of a model: the evaluation of families without one of their own."""
+
+    captions: ClassVar = {"history": figures.HISTORY_CAPTION}
+
+    def measure(
+        self,
+        model: GenerativeModel,
+        untrained: GenerativeModel,
+        splits: Splits,
+        recipe: BaseRecipe,
+        device: torch.device,
+    ) -> dict[str, Any]:
+        def on(sequences: SequenceSet, which: GenerativeModel) -> dict[str, Any]:
+            fixed = sequences.balanced(splits.each, EVALUATION_SEED).to(device)
+            return {**mean_terms(which.to(device), fixed), "sequences": len(fixed)}
+
+        return {
+            **on(splits.held_out, model),
+            "untrained": on(splits.held_out, untrained),
+            "train": on(splits.train, model),
+        }
+
+    def draw(self, run: Finished[GenerativeModel], held_out: SequenceSet) -> dict[str, Figure]:
+        return {}
+
+    def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
+        names = [name for name in columns[0] if isinstance(columns[0][name], float)]
+        recorded = [name for name in names if all(name in column for column in columns)]
+        return [Quantity((name,), name.replace("_", " "), 2) for name in recorded]
+
+
+@torch.no_grad()
+def mean_terms(
+    model: GenerativeModel, sequences: SequenceSet, batch: int = 128
+) -> dict[str, float]:
+    """Return the means of a model's terms and monitors over sequences."""
+    totals = dict.fromkeys(model.recorded, 0.0)
+    with seeded(EVALUATION_SEED):
+        for one in sequences.batches(batch):
+            evidence = model(one.x, one.mask)
+            for name in totals:
+                totals[name] += getattr(evidence, name).mean().item() * len(one.x)
+    return {name: total / len(sequences) for name, total in totals.items()}

@@ -1,0 +1,400 @@
+"""Figures of topographic models: traversals, costs by lag, rows of W, training curves."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from numpy.typing import NDArray
+from torch import Tensor
+
+from topocaps.data.sequences import Batch
+from topocaps.errors import BadInput
+from topocaps.io import write_atomically
+from topocaps.latents.learned import LearnedTopography
+from topocaps.latents.topography import Topography
+from topocaps.metrics.decoded_traversal import DecodedTraversal
+from topocaps.metrics.missing_frames import some_missing
+from topocaps.metrics.rolled_traversal import traversal
+from topocaps.metrics.traversal_plan import unseen_lags
+from topocaps.models.sequence import SequenceModel
+
+TRAVERSAL_CAPTION = (
+    "Capsule traversals on held-out sequences. Top row of each block: the input; frames that t₀ "
+    "has not seen are grey. Middle: each frame, reconstructed from its own latents. Bottom: "
+    "frames decoded from t₀ (bordered) alone, rolled one site per frame."
+)
+BY_LAG_CAPTION = (
+    "The cost of predicting the frame at each lag from rolled t₀, over all factors. Dashed: the "
+    "cost of the sequence's mean frame, which is the best that an invariant model can do. Shaded: "
+    "lags that t₀ has not seen, on which the gain is measured."
+)
+TOPOGRAPHY_CAPTION = (
+    "Variance shared in one capsule. Left: the squares u² that the energy of the bordered latent "
+    "sums. Right: the number of these squares that the energy of every other latent also sums."
+)
+LEARNED_CAPTION = (
+    "Learned W: the weight of u² in a latent's energy, by its distance in frames and sites. Shown "
+    "are the initial weights, the mean over capsules, and some capsules."
+)
+TORUS_CAPTION = (
+    "The test image that excites each site of the flattened torus most (Fig. 3), and the class of "
+    "this image. In an organised map, neighbours have the same class."
+)
+HISTORY_CAPTION = "The objective and its terms over training, in nats per frame."
+
+GREY, ACCENT = "#8a8f98", "#c8402f"
+ROWS = ("input", "reconstruction", "rolled")
+GAP = 2  # pixels between frames
+WIDE = 5  # ratio of the largest to the least cost above which the axis is logarithmic
+FEW = 30  # epochs below which each is marked by a point
+MANY = 5  # curves from which on the legend stands beside the axes
+COLOURS = 10  # colours of the cycle
+
+
+def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
+    """Write a figure as a PNG file, atomically."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def can_be_drawn(frame_shape: Sequence[int]) -> bool:
+    """Whether frames are pictures, grey or in colour."""
+    return len(frame_shape) == 3 and frame_shape[0] in (1, 3)
+
+
+def traversals(
+    model: SequenceModel,
+    batch: Batch,
+    names: Sequence[str] = (),
+    window: int | None = None,
+    rate: float = 1.0,
+    seed: int = 0,
+    closed: bool | None = None,
+) -> Figure:
+    """Draw input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
+    decoded = DecodedTraversal.of(
+        model, batch.x, rate=rate, window=window, closed=closed, sample=True, seed=seed
+    )
+    return decoded_traversal(decoded, _labels(batch, names))
+
+
+def decoded_traversal(decoded: DecodedTraversal, labels: Sequence[str] = ()) -> Figure:
+    """Draw input, reconstruction and rolled frames of every sequence of a traversal."""
+    x = decoded.x
+    if not can_be_drawn(x.shape[2:]):
+        raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
+    down, across = (size + GAP for size in x.shape[-2:])
+    shown = torch.where(decoded.unseen[..., None, None, None], 0.35 + 0.25 * x, x)
+    blocks = torch.stack([shown, decoded.reconstructed, decoded.rolled], 1).clamp(0, 1)
+    labels = labels or [f"sequence {n}" for n in range(len(x))]
+
+    figure, axes = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
+    for axis, block, label in zip(axes, blocks, labels, strict=True):
+        show_rows(axis, block, ROWS, [str(lag) for lag in decoded.lags], label)
+        for row in (0, 2):
+            corner = (decoded.start * across - 0.5, row * down - 0.5)
+            edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
+            edge.set_clip_on(False)
+            axis.add_patch(edge)
+    how = " = sites rolled" if decoded.rate == 1 else f", rolled by {decoded.rate:g} sites a frame"
+    axes[-1].set_xlabel(f"frame{how}", fontsize=9)
+    return figure
+
+
+@torch.no_grad()
+def filled(
+    model: SequenceModel,
+    batch: Batch,
+    names: Sequence[str] = (),
+    share: float = 0.3,
+    seed: int = 0,
+    closed: bool | None = None,
+) -> Figure:
+    """Draw sequences with a ``share`` of their frames missing, and the frames filled in.
+
+    Capsules roll along the axes that a traversal of the whole sequence takes. Axes that are kept
+    apart are inferred from the present frames.
+    """
+    x = batch.x
+    mask = some_missing(x, share, seed)
+    present = torch.where(mask[..., None, None, None], x, 0.5)
+    axes, rate = None, model.topography.velocity
+    if not model.topography.apart:
+        axes = traversal(model, x, rate=rate, closed=closed).axis
+    shown = model.fill(x, mask, axis=axes, closed=closed)
+    blocks = torch.stack([x, present, shown], 1).clamp(0, 1)
+    figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
+    for panel, block, label in zip(panels, blocks, _labels(batch, names), strict=True):
+        show_rows(panel, block, ("input", "present", "filled"), title=label)
+    return figure
+
+
+def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the mean cost of the rolled frame at every lag, from the metrics of each run."""
+    figure, (axis,) = canvas(1, 1, (6.4, 3.6))
+    reference: list[float] = []
+    at: list[int] = []
+    unseen: set[int] = set()
+    for n, (name, metrics) in enumerate(runs.items()):
+        measured = metrics["traversal"]
+        costs, reference = measured["by_lag"], measured["orbit_mean_by_lag"]
+        lags = measured.get("lags", list(range(len(costs))))
+        order = sorted(range(len(lags)), key=lags.__getitem__)  # as time passes
+        at = [lags[n] for n in order]
+        style = "-" if n < COLOURS else ":"
+        axis.plot(at, [costs[n] for n in order], style, marker="o", markersize=3, label=name)
+        reference = [reference[n] for n in order]
+        causal = measured.get("causal", False)
+        unseen |= {lags[n] for n in unseen_lags(measured["window"], len(costs), causal)}
+    axis.plot(at, reference, "--", color=GREY, label="orbit mean")
+    for lag in unseen:
+        axis.axvspan(lag - 0.5, lag + 0.5, color=GREY, alpha=0.2, linewidth=0)
+    everything = [*reference, *(c for one in runs.values() for c in one["traversal"]["by_lag"])]
+    if max(everything) > WIDE * min(everything) > 0:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("lag (frames)")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_ylabel("nats of the true frame")
+    if len(runs) < MANY:
+        axis.legend(frameon=False)
+    else:
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def topography(topography: Topography, frames: int) -> Figure:
+    """Draw a row of W and of W Wᵀ, over time and the first axis of one capsule (Fig. 2)."""
+    frames = max(topography.window, frames)
+    one = replace(topography, capsules=1)
+    energy = torch.ones(frames, 1, *one.u_shape, requires_grad=True)
+    here = (frames // 2, 0, *(n // 2 for n in one.shape))
+
+    def pool(squares: Tensor) -> Tensor:
+        along = one.axes[:1] if one.apart else one.axes  # apart: of motion along the first
+        return torch.stack([one.pool(squares[None], axis)[0] for axis in along]).sum(0)
+
+    summed = torch.autograd.grad(pool(energy)[here], energy)[0].detach()  # row of W
+    tied = pool(summed)  # row of W Wᵀ: squares in common
+    rest = tuple(range(2, summed.ndim - 1))
+    figure, axes = canvas(1, 2, (8.2, 3.9))
+    for axis, values, first, title in zip(
+        axes,
+        (summed, tied),
+        (-one.beyond[0], 0),  # sites beyond an open end are before the first
+        ("squares summed: a row of W", "squares in common"),
+        strict=True,
+    ):
+        plane = values[:, 0].amax(tuple(r for r in rest)) if rest else values[:, 0]
+        extent = (-0.5, frames - 0.5, first - 0.5, first + plane.shape[1] - 0.5)
+        image = axis.imshow(
+            plane.T.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=extent
+        )
+        axis.add_patch(
+            Rectangle(
+                (here[0] - 0.5, here[2] - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2
+            )
+        )
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_locator(MaxNLocator(integer=True))
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("frame")
+        axis.set_ylabel("site")
+        figure.colorbar(image, ax=axis, fraction=0.046)
+    return figure
+
+
+@torch.no_grad()
+def learned(topography: LearnedTopography) -> Figure:
+    """Draw learned kernels over offsets in time and sites: initial, mean, and of some capsules.
+
+    Each axis has a row. The kernels of a map are summed over time."""
+    start = topography.start
+    before = LearnedTopography(start, topography.learned)
+    several = len(start.axes) > 1
+    shown: dict[str, tuple[int | None, Tensor]] = {}
+    for axis in start.axes:
+        now = topography.kernel_along(axis).detach().cpu()
+        of = f"axis {axis}, " if several else ""
+        own = range(min(1 if several else 4, len(now)))
+        shown |= {f"{of}at first": (axis, before.kernel_along(axis)[0].detach())}
+        shown |= {f"{of}mean of capsules": (axis, now.mean(0))}
+        shown |= {f"{of}capsule {n}": (axis, now[n]) for n in own}
+    figure, panels = canvas(max(2, len(start.axes)), 3, (9.4, 2.8 * max(2, len(start.axes))))
+    for panel, (title, (axis, kernel)) in zip(panels, shown.items(), strict=False):
+        image = _kernel(panel, start, axis, kernel)
+        panel.set_title(title, fontsize=10)
+        for ticks in (panel.xaxis, panel.yaxis):
+            ticks.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, ax=panel, fraction=0.046)
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    return figure
+
+
+def _kernel(panel: Any, start: Topography, axis: int | None, kernel: Tensor) -> Any:
+    """Draw one kernel, (window, offsets), against time or as a map of two axes."""
+    if axis is None and len(start.shape) > 1:
+        rows, columns = start.shape[-2:]  # of more axes, summed over the others too
+        seen = kernel.reshape(-1, rows, columns).sum(0).roll((rows // 2, columns // 2), (0, 1))
+        across, up = (_around(n) for n in (columns, rows))
+        panel.set_xlabel("sites from here")
+    else:
+        sites = start.shape[axis or 0]
+        seen = (kernel.roll(sites // 2, 1) if start.cyclic else kernel).T  # sites window
+        frames = start.time_offsets
+        across = (frames[0] - 0.5, frames[-1] + 0.5)
+        up = _around(sites) if start.cyclic else (-start.beyond[0] - 0.5, start.beyond[1] + 0.5)
+        panel.set_xlabel("frames from here")
+    panel.set_ylabel("sites from here")
+    return panel.imshow(
+        seen.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=(*across, *up)
+    )
+
+
+def _around(sites: int) -> tuple[float, float]:
+    """Return the limits of an axis of offsets that is centred on 0."""
+    return -(sites // 2) - 0.5, (sites - 1) // 2 + 0.5
+
+
+def torus(images: Tensor, classes: Tensor) -> Figure:
+    """Draw the image, of (rows, columns, *frame), that excites each site most, and its class."""
+    rows, columns = classes.shape
+    figure, axes = canvas(1, 2, (0.42 * columns + 5.2, 0.42 * rows))
+    axes[0].imshow(tile(images), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    axes[0].set_axis_off()
+    axes[0].set_title("strongest image of every site", fontsize=10)
+    colours = axes[1].imshow(classes.numpy(), cmap="tab10", vmin=-0.5, vmax=9.5)
+    axes[1].set_xticks([])
+    axes[1].set_yticks([])
+    axes[1].set_title("its class", fontsize=10)
+    figure.colorbar(colours, ax=axes[1], fraction=0.046, ticks=range(10))
+    return figure
+
+
+def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Draw the mean CapCorr against L/S for each kind of model (Fig. 5)."""
+    figure, (axis,) = canvas(1, 1, (6.4, 3.6))
+    for name, points in found.items():
+        lengths, values = zip(*sorted(points), strict=True)
+        style = "--" if "untrained" in name or "paper" in name else "-"
+        axis.plot(lengths, values, style, marker="o", markersize=4, label=name)
+    axis.set_xlabel("L / S")
+    axis.set_ylabel("CapCorr, mean of all factors")
+    axis.legend(frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def probes_by_labels(
+    read: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+) -> Figure:
+    """Draw the accuracy of linear probes by number of labels: means and ranges over seeds.
+
+    ``read`` maps features and models to (labels, accuracy) pairs of all seeds."""
+    figure, axes = canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
+    for axis, (what, models) in zip(axes, read.items(), strict=True):
+        for name, points in models.items():
+            found: dict[float, list[float]] = {}
+            for labels, share in points:
+                found.setdefault(labels, []).append(share)
+            means = [sum(shares) / len(shares) for shares in found.values()]
+            axis.plot(list(found), means, marker="o", markersize=4, label=name)
+            least, greatest = map(min, found.values()), map(max, found.values())
+            axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
+        axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
+        axis.set_xscale("log")
+        axis.set_xlabel("labels")
+        axis.set_ylim(0, 1)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("accuracy")
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def history(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the objective and its terms by epoch."""
+    figure, axes = canvas(1, 2, (8.2, 3.2))
+    epochs = [record["epoch"] for record in records]
+    kls = tuple(name for name in records[0] if name.startswith("kl_"))
+    bounds = ("elbo", "log_px_given_t", *(["validation_elbo"] * ("validation_elbo" in records[0])))
+    for axis, names in zip(axes, (bounds, kls), strict=True):
+        for name in names:
+            values = [record[name] for record in records]
+            label = _named(name, records[0].get("is_bound", True))
+            axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=label)
+        axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("nats per frame")
+    return figure
+
+
+def _and(moving: Iterable[str]) -> str:
+    """Return a title that names the moving factors."""
+    first, *others = moving
+    return f"{' and '.join([first, *others])} move{'' if others else 's'}"
+
+
+def _named(term: str, is_bound: bool) -> str:
+    """Return the label of a term of the objective."""
+    bound = "bound" if is_bound else "value (no bound)"
+    known = {"elbo": bound, "validation_elbo": f"{bound}, validation"}
+    known["log_px_given_t"] = "log p(x | t)"
+    return known.get(term, term.replace("kl_", "KL of "))
+
+
+def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """Return a figure that pyplot does not manage, and its axes."""
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def show_rows(
+    axis: Axes, block: Tensor, rows: Sequence[str], columns: Sequence[str] = (), title: str = ""
+) -> None:
+    """Draw frames (rows, columns, channel, height, width) with labels of rows and columns."""
+    down, across = (size + GAP for size in block.shape[-2:])
+    axis.imshow(tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    axis.set_yticks([down * (row + 0.5) for row in range(len(rows))], rows)
+    axis.set_xticks([across * (n + 0.5) for n in range(len(columns))], columns)
+    axis.tick_params(length=0, labelsize=8)
+    axis.spines[:].set_visible(False)
+    axis.set_title(title, loc="left", fontsize=10)
+
+
+def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
+    if batch.factors is None or not names:
+        return [f"sequence {n}" for n in range(len(batch.x))]
+    moves = (batch.factors != batch.factors[:, :1]).any(1)
+    return [
+        _and(names[c] for c in row.nonzero().flatten()) if row.any() else "still" for row in moves
+    ]
+
+
+def tile(block: Tensor) -> NDArray[np.float32]:
+    """Join frames (rows, columns, channel, height, width) into one picture with white gaps."""
+    rows, columns, channels, height, width = block.shape
+    padded = torch.nn.functional.pad(block, (1, 1, 1, 1), value=1.0)
+    picture = padded.permute(0, 3, 1, 4, 2).reshape(
+        rows * (height + GAP), columns * (width + GAP), channels
+    )
+    array: NDArray[np.float32] = picture.cpu().numpy()
+    return array[..., 0] if channels == 1 else array

@@ -1,0 +1,111 @@
+"""Figures of part-whole models: templates, and the parts that draw an image."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Sequence
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from topocaps.capsules import Capsules, PartWhole, composite, poses
+from topocaps.capsules.free_form import optimise
+from topocaps.data import geometry
+from topocaps.errors import BadInput
+from topocaps.study.figures import can_be_drawn, canvas, show_rows, tile
+
+TEMPLATES_CAPTION = (
+    "Templates of the parts (Fig. 6): brightness times opacity, each scaled to its square."
+)
+PARTS_CAPTION = (
+    "Held-out digits: the input, its reconstruction from the encoder's parts, and the same with "
+    "each part in its own colour (Fig. 7)."
+)
+TURNED_CAPTION = (
+    "One digit at several rotations: the input, its reconstruction from the encoder's parts and "
+    "after free-form inference (Fig. 3), and both with each part in its own colour (Fig. 5)."
+)
+SAMPLES_CAPTION = (
+    "Images sampled from the generative model (Eq. 1-7), and the parts that draw them."
+)
+
+FREE_STEPS = 100
+
+
+@torch.no_grad()
+def templates(model: PartWhole) -> Figure:
+    """Draw all templates."""
+    images = model.templates.images()
+    shown = (images[:, :-1] * images[:, -1:]).cpu()
+    columns = min(8, len(shown))
+    rows = -(-len(shown) // columns)
+    blank = shown.new_ones(rows * columns - len(shown), *shown.shape[1:])
+    block = torch.cat([shown, blank]).unflatten(0, (rows, columns))
+    figure, (axis,) = canvas(1, 1, (0.9 * columns + 0.4, 0.9 * rows + 0.4))
+    axis.imshow(tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    axis.axis("off")
+    return figure
+
+
+def coloured(model: PartWhole, parts: Capsules) -> Tensor:
+    """Return the image with each part in its own colour, (…, 3, height, width)."""
+    ink, alpha = model.templates.moved(parts)
+    count = ink.shape[-4]
+    hues = [colorsys.hsv_to_rgb(n / count, 0.85, 1.0) for n in range(count)]
+    paint = torch.tensor(hues, dtype=ink.dtype, device=ink.device)[..., None, None]
+    return composite(ink.mean(-3, keepdim=True) * paint, alpha)
+
+
+@torch.no_grad()
+def parts(model: PartWhole, x: Tensor) -> Figure:
+    """Draw input, reconstruction and coloured parts of images (…, *frame)."""
+    x = x.flatten(0, -4)
+    found = model.parts_of(x)
+    rows = [_rgb(x), _rgb(model.templates(found)), coloured(model, found)]
+    return _rows(rows, ("input", "reconstruction", "parts"))
+
+
+def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
+    """Draw an image (*frame) rotated by each of ``degrees``, before and after optimisation."""
+    if x.numel() != math.prod(x.shape[-3:]):
+        raise BadInput(f"expected one image (channels, height, width), not {tuple(x.shape)}")
+    x = x.reshape(x.shape[-3:])
+    aspect = x.shape[-1] / x.shape[-2]
+    angles = torch.stack([poses.rotated(math.radians(d), aspect) for d in degrees]).to(x)
+    images = geometry.warp(x, poses.sources(angles, model.templates.grid))
+    with torch.no_grad():
+        first = model.parts_of(images)
+    found = optimise(model, images, steps=FREE_STEPS).parts(model)
+    with torch.no_grad():
+        rows = [
+            _rgb(images),
+            _rgb(model.templates(first)),
+            _rgb(model.templates(found)),
+            coloured(model, first),
+            coloured(model, found),
+        ]
+    names = ("input", "encoder", "free-form", "encoder, parts", "free-form, parts")
+    return _rows(rows, names, [f"{d:g}°" for d in degrees])
+
+
+@torch.no_grad()
+def samples(model: PartWhole, count: int = 16) -> Figure:
+    """Draw images sampled from the prior, and their coloured parts."""
+    scene = model.sample(count)
+    parts = scene.layers[-1].rotated(scene.rotation)
+    return _rows([_rgb(scene.x), coloured(model, parts)], ("image", "parts"))
+
+
+def _rgb(x: Tensor) -> Tensor:
+    if not can_be_drawn(x.shape[-3:]):
+        raise BadInput(f"only images of 1 or 3 channels can be drawn, not of {x.shape[-3]}")
+    return x.expand(*x.shape[:-3], 3, *x.shape[-2:]) if x.shape[-3] == 1 else x
+
+
+def _rows(rows: Sequence[Tensor], names: Sequence[str], columns: Sequence[str] = ()) -> Figure:
+    block = torch.stack([row.cpu() for row in rows]).clamp(0, 1)
+    figure, (axis,) = canvas(1, 1, (0.75 * block.shape[1] + 1.6, 0.75 * len(rows) + 0.4))
+    show_rows(axis, block, names, columns)
+    return figure

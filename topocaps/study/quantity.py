@@ -1,0 +1,64 @@
+"""Quantities: where a number is recorded, what it is called, and how it is written.
+
+Reports, tables of results and claims use the same quantities and the same way of writing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+ABSENT = "–"
+PLUS_MINUS = "\u00a0±\u00a0"  # no line break inside, however narrow a table is
+MINUS = "−"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that is recorded under ``key``, the path to it in metrics, results and claims."""
+
+    key: tuple[str, ...]
+    label: str
+    digits: int  #: after the decimal point
+    legend: tuple[str, str] | None = None  #: a term, and what it means
+    group: str = ""  #: what the number is measured on, where a model has a line for each
+    largest: bool = False  #: whether a table has the largest over seeds instead of the mean
+    spread_like: tuple[str, ...] = ()  #: key of a number that varies alike over seeds
+
+    def of(self, metrics: Any) -> Any:
+        """Return what is recorded under the key, or None."""
+        for name in self.key:
+            metrics = metrics.get(name) if isinstance(metrics, Mapping) else None
+        return metrics
+
+    def values(self, results: Iterable[Mapping[str, Any]]) -> list[float]:
+        """Return the number of every result that has it."""
+        found = [self.of(result) for result in results]
+        return [float(value) for value in found if isinstance(value, int | float)]
+
+    def write(self, value: float | None, spread: float | None = None) -> str:
+        """Return the number as text.
+
+        >>> Quantity(("elbo",), "ELBO", 1).write(-1234.56)
+        '−1,234.6'
+        """
+        if value is None:
+            return ABSENT
+        text = f"{value:,.{self.digits}f}".replace("-", MINUS)
+        return text if spread is None else f"{text}{PLUS_MINUS}{spread:,.{self.digits}f}"
+
+    @property
+    def untrained(self) -> Quantity:
+        """The same number of the model before its first step."""
+        return replace(self, key=("untrained", *self.key))
+
+
+def table(
+    quantities: Sequence[Quantity], columns: Mapping[str, Mapping[str, Any]]
+) -> list[list[str]]:
+    """Return metrics as text: a header of names, then a row for each quantity."""
+    rows = [
+        [q.label, *(q.write(q.of(metrics)) for metrics in columns.values())] for q in quantities
+    ]
+    return [["", *columns], *rows]

@@ -1,0 +1,235 @@
+"""From recipes to finished runs: train, evaluate beside the untrained control, draw, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.device import with_doubles
+from topocaps.errors import Interrupted, NonFinite, counted
+from topocaps.io import make_folder, read_json, write_atomically, write_json
+from topocaps.models.base import GenerativeModel
+from topocaps.study import figures
+from topocaps.study.data import Splits
+from topocaps.study.evaluation import evaluation_of
+from topocaps.study.finished import Finished, recipe_of
+from topocaps.study.recipe import BaseRecipe
+from topocaps.study.report import Section, compare, draw_figures, page, section
+from topocaps.training import RunFolder, fit_together, load
+from topocaps.training.run import choose_device
+from topocaps.training.store import SCHEMA
+from topocaps.training.validation import best_epoch
+from topocaps.training.watching import Watcher, on_terminal
+
+Say = Callable[[str], None]
+VALIDATED = 100  # validation sequences of every factor
+VALIDATION_SEED = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe to run from a seed, into a folder."""
+
+    recipe: BaseRecipe
+    out: Path
+    seed: int = 0
+    start: Path | None = None  #: folder of the run whose weights it starts from [OUT/start]
+
+    @property
+    def before(self) -> Job | None:
+        """The job whose weights this one starts from, if any. It must finish first."""
+        if self.recipe.start is None:
+            return None
+        return Job(self.recipe.start, self.start or self.out / "start", self.seed)
+
+
+def run_job(
+    job: Job,
+    device: str = "auto",
+    say: Say = lambda line: None,
+    splits: Splits | None = None,
+) -> Finished[Any]:
+    """Train, evaluate and report one job; raise ``NonFinite`` if it does not stay finite."""
+    for finished in run_jobs([job], device=device, say=say, splits=splits):
+        return finished
+    raise NonFinite(f"{job.recipe.name} did not stay finite: see {RunFolder(job.out).failure}")
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    data: Path | None = None,
+    device: str = "auto",
+    say: Say = lambda line: None,
+    watch: Callable[[str], Watcher] = on_terminal,
+    *,
+    reports: bool = True,
+    splits: Splits | None = None,
+) -> Iterator[Finished[Any]]:
+    """Train, evaluate and report jobs. Jobs with the same data and number of steps train together.
+
+    The iterator yields each run when it is evaluated, and starts a group only when its first run is
+    requested. A finished run is not run again. A model that is not finite is reported and skipped.
+
+    Args:
+        reports: whether to draw figures and write reports.
+        splits: the data of all jobs, if they are loaded already.
+    """
+    first = {job.before.out: job.before for job in jobs if job.before is not None}
+    if first:
+        list(run_jobs(list(first.values()), data, device, say, watch, reports=reports))
+    together: dict[object, list[Job]] = {}
+    for job in jobs:
+        if job.before is not None and RunFolder(job.before.out).failure.exists():
+            named = f"{job.recipe.name}, seed {job.seed}"
+            say(f"{named}: skipped, as the run that it starts from failed")
+            continue
+        training = job.recipe.training
+        together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
+    for group in together.values():
+        yield from _run_group(group, data, device, say, watch, reports, splits)
+
+
+def _run_group(
+    jobs: Sequence[Job],
+    data: Path | None,
+    device: str,
+    say: Say,
+    watch: Callable[[str], Watcher],
+    reports: bool,
+    splits: Splits | None,
+) -> Iterator[Finished[Any]]:
+    recipes = [job.recipe for job in jobs]
+    splits = splits or recipes[0].data.load(data)
+    frame_shape = splits.train.frame_shape
+    for recipe in recipes:
+        recipe.check(splits.train)
+    folders = [RunFolder(job.out) for job in jobs]
+    done = [
+        folder.weights.exists() and (folder.report if reports else folder.metrics).exists()
+        for folder in folders
+    ]
+    names = {recipe.name for recipe in recipes}
+    label = names.pop() if len(names) == 1 else f"{len(jobs)} models"
+    try:
+        runs = fit_together(
+            [_initial(job, frame_shape) for job in jobs],
+            splits.train,
+            training=[recipe.training for recipe in recipes],
+            validation=_validation(splits) if recipes[0].training.patience else None,
+            outs=[job.out for job in jobs],
+            seeds=[job.seed for job in jobs],
+            device=device,
+            watcher=watch(label),
+            settings=[recipe.to_json() for recipe in recipes],
+            say=lambda line: say(f"{label}: {line}"),
+        )
+    except Interrupted as stopped:
+        raise Interrupted(f"{stopped}; repeat the command to resume") from None
+    for job, run, folder, was_done in zip(jobs, runs, folders, done, strict=True):
+        named = f"{job.recipe.name}, seed {job.seed}"
+        if run.failure is not None:
+            say(f"{named}: {run.failure} ({folder.failure})")
+        elif was_done:
+            say(f"{named}: trained already in {folder.path} (remove the folder to train again)")
+            yield Finished.open(folder.path, job.recipe)
+        else:
+            best = "" if run.best_epoch is None else (
+                f" for {counted(len(run.history), 'epoch')}, of which {run.best_epoch} was best"
+            )  # fmt: skip
+            say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
+            if complaint := run.history[-1].get("complaint"):
+                say(f"{named}: {complaint}")
+            yield evaluate_run(
+                folder.path, device, recipe=job.recipe, splits=splits, report=reports
+            )
+
+
+def _validation(splits: Splits) -> SequenceSet:
+    """Return some validation sequences, or held-out ones if the data have no validation split."""
+    return (splits.validation or splits.held_out).balanced(VALIDATED, seed=VALIDATION_SEED)
+
+
+def _initial(job: Job, frame_shape: tuple[int, ...]) -> GenerativeModel:
+    """Return the model before its first step: new, or with the weights it starts from."""
+    model = job.recipe.build(frame_shape, job.seed)
+    return model if job.before is None else load(job.before.out, model).train()
+
+
+def evaluate_run(
+    path: Path,
+    device: str = "auto",
+    data: Path | None = None,
+    recipe: BaseRecipe | None = None,
+    splits: Splits | None = None,
+    report: bool = True,
+) -> Finished[Any]:
+    """Evaluate a trained run and write its metrics and, if ``report``, its figures and report.
+
+    ``recipe`` and ``splits`` default to those that the run folder records.
+    """
+    folder = RunFolder(path)
+    settings = folder.settings()
+    recipe = recipe or recipe_of(folder)
+    splits = splits or recipe.data.load(data)
+    model = load(path)
+    untrained = recipe.build(splits.train.frame_shape, settings["seed"])
+    evaluation = evaluation_of(model)
+    where = with_doubles(choose_device(device))
+    history = folder.records()
+    patient = recipe.training.patience and splits.validation is None
+    chosen = best_epoch(history) if patient else 0
+    write_json(
+        folder.metrics,
+        {
+            "schema": SCHEMA,
+            "recipe": recipe.name,
+            **evaluation.measure(model, untrained, splits, recipe, where),
+            "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
+            "data": splits.source,
+            "epochs": len(history),
+            **_started(recipe),
+            "seed": settings["seed"],
+            "seconds": history[-1]["seconds"],
+            "together": history[-1].get("together", 1),  # models that shared these seconds
+            "complaint": history[-1].get("complaint"),
+            "device": settings["device"],
+            "torch": settings["versions"]["torch"],
+        },
+    )
+    finished = Finished(folder, recipe, model.cpu(), read_json(folder.metrics))
+    if report:
+        draw_figures(finished, splits.held_out)
+        write_atomically(folder.report, page(recipe.name, [section(finished)]))
+    return finished
+
+
+def _started(recipe: BaseRecipe) -> dict[str, Any]:
+    """Return the recipe that a run started from, and its epochs."""
+    if recipe.start is None:
+        return {}
+    return {"start": {"recipe": recipe.start.name, "epochs": recipe.start.training.epochs}}
+
+
+def run_side_by_side(
+    recipes: Sequence[BaseRecipe], out: Path, device: str, say: Say
+) -> list[Finished[Any]]:
+    """Run each recipe in its own folder in ``out``, and write one report of all."""
+    jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes]
+    runs = [run_job(job, device, say) for job in jobs]
+    sections = [section(run) for run in runs]
+    lags = figures.by_lag({run.name: run.metrics for run in runs})
+    make_folder(out / "figures")
+    figures.save(lags, out / "figures" / "by_lag.png")
+    overview = Section(
+        title="Side by side",
+        text="Both models trained on the same sequences for as many steps. Only one of them rolls.",
+        table=compare(runs),
+        figures=[(out / "figures" / "by_lag.png", figures.BY_LAG_CAPTION)],
+    )
+    write_atomically(
+        out / "report.html", page("Equivariant capsules, learned", [overview, *sections])
+    )
+    return runs

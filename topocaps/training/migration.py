@@ -1,0 +1,58 @@
+"""Run folders of earlier versions: their settings in the form of this version."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from topocaps.models.networks import paper_widths
+
+
+def migrated(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run folder with the recipe's fields that older folders lack.
+
+    An older folder records them in the configuration of the model alone, and of a recipe's start
+    only its name and training.
+    """
+    model = settings.get("model")
+    if not isinstance(model, dict) or "name" not in settings:
+        return settings  # no recipe of the library
+    if model.get("kind") == "PartWhole":
+        capsules = {key: model[key] for key in model if key not in ("kind", "frame_shape")}
+        fields: dict[str, Any] = {"capsules": capsules, "probed": None}
+        of_start = {"capsules": {**capsules, "poses_are": "delta"}}  # no other start was recorded
+    elif "topography" in model:
+        fields, of_start = _fields_of_model(model), {}
+    else:
+        return settings
+    full = {"about": "", **fields, **settings}
+    if "start" in full:
+        shared = {key: full[key] for key in (*fields, "about", "data", "claims", "edition")}
+        full["start"] = {**shared, **of_start, "model": model["kind"], **full["start"]}
+    return full
+
+
+def _fields_of_model(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a topographic model's recipe, from the model's configuration."""
+    topography = model["topography"]
+    latents = topography["capsules"] * math.prod(topography["shape"])
+    hidden = model.get("hidden")
+    if hidden == list(paper_widths(tuple(model["frame_shape"]), latents)[1:]):
+        hidden = None
+    return {
+        "unseen_window": None,
+        "rate": 1.0,
+        "closed": topography.get("cyclic", True),
+        "topography": topography,
+        "hidden": hidden,
+        "convolutional": model.get("networks") == "convolutional",
+        "mu": model.get("mu"),
+        "centred": model.get("centred", False),
+        "learned": model.get("learned", "nothing"),
+        "sparsity": model.get("sparsity", 0.0),
+        "epsilon": model.get("epsilon", 0.0),
+        "norm": model.get("norm", "none"),
+        "encoder_fan": model.get("encoder_fan", "in"),
+        "decoder_fan": model.get("decoder_fan", "in"),
+        "likelihood": model["likelihood"],
+    }

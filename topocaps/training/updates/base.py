@@ -1,0 +1,212 @@
+"""The interface of an update, and the functions that all updates share."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.latents.stack import TopographyStack
+from topocaps.latents.topography import Topography
+from topocaps.models.base import GenerativeModel
+from topocaps.models.networks import lead
+from topocaps.models.sequence import SequenceModel
+from topocaps.training.settings import Training
+from topocaps.training.stack import Stack
+
+NEGLIGIBLE = 1e-5  # length of a gradient, relative to the longest of any parameter
+TINY = 1e-30
+
+
+class MeanTerms(nn.Module):
+    """Means of a model's terms and, last, of its objective, over the frames that are present."""
+
+    def __init__(self, model: GenerativeModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return (…, terms + 1); ``noise`` are the standard normal numbers that the model draws."""
+        numbers = iter(noise)
+        evidence = self.model.evidence(x, lambda like: next(numbers), mask)
+        names = (*self.model.recorded, "objective")
+        means = torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
+        if mask is None:
+            return means
+        return means / mask.to(means.dtype).flatten(-2).mean(-1, keepdim=True)
+
+    def mapped(self, x: Tensor, *noise: Tensor) -> Tensor:
+        """Map ``forward`` over the members of a stack whose layers have no axis for members."""
+        tensors = {
+            name: value
+            for of in (self.named_parameters, self.named_buffers)
+            for name, value in of(remove_duplicate=False)
+        }
+
+        def of_member(own: dict[str, Tensor], *inputs: Tensor) -> Any:
+            return torch.func.functional_call(self, own, inputs)
+
+        with sdpa_kernel(SDPBackend.MATH):  # vmap supports the backward pass of no other kernel
+            terms: Tensor = torch.func.vmap(of_member)(tensors, x, *noise)
+        return terms
+
+
+def bound(
+    means: MeanTerms, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+) -> Tensor:
+    """Return the terms of the sequences that ``uniform`` numbers choose: (members, terms + 1)."""
+    shown = sequences.show(sequences.choose(uniform))
+    if means.model.supports_vmap and uniform.ndim > 2:
+        return means.mapped(shown.x, *noise)
+    terms: Tensor = means(shown.x, *noise, mask=shown.mask)
+    return terms.reshape(-1, terms.shape[-1])
+
+
+class Update(ABC):
+    """Updates the parameters of a stack, one step at a time.
+
+    Args:
+        clips: largest norm of each member's gradient, or None; by default that of ``training``.
+    """
+
+    def __init__(
+        self, stack: Stack, training: Training, clips: Sequence[float | None] | None = None
+    ) -> None:
+        self.stack, self.training = stack, training
+        self.parameters = dict(stack.model.named_parameters())
+        clips = clips or [training.clip] * len(stack)
+        #: largest norm of each member's gradient, infinite for members that are not clipped
+        self.clips: Tensor | None = None
+        if places := [place for place, clip in enumerate(clips) if clip is not None]:
+            norms = [math.inf if clip is None else clip for clip in clips]
+            self.clips = torch.tensor(norms, device=next(stack.model.parameters()).device)
+            self.clipped = slice(places[0], places[-1] + 1)  # includes the members between them
+
+    @abstractmethod
+    def step(
+        self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Update the parameters and return the terms: (members, terms).
+
+        If gradients are clipped, also return which members were updated. A member whose gradient
+        is not finite is not updated.
+        """
+
+    @abstractmethod
+    def gradients(
+        self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Return what a step would compute its update from, with members on the first axis."""
+
+    @abstractmethod
+    def compile(self, on: bool = True) -> None:
+        """Switch the bound and its gradient to compiled code, or back to plain code."""
+
+    @abstractmethod
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the next step."""
+
+    @abstractmethod
+    def moments(self, name: str) -> dict[str, Tensor]:
+        """Return the optimiser's state of a parameter."""
+
+    def moment(self, name: str, key: str) -> Tensor:
+        """Return one tensor of that state, zero before the first step."""
+        return self.moments(name)[key]
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Set the optimiser's state to zero, in place."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Recompute what was derived from the parameters, after they were set from outside."""
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function for fixed shapes.
+
+    A process may train many kinds of models, so the limit on recompilations is raised. PyTorch
+    2.11 pads rows inside compiled code and then reads stale values in the backward pass of layers
+    with 2352 outputs, so padding is off.
+    """
+    dynamo: Any = torch._dynamo
+    dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 256)
+    return torch.compile(function, dynamic=False, options={"comprehensive_padding": False})
+
+
+def max_relative_difference(
+    some: Sequence[Tensor], others: Sequence[Tensor], members: int
+) -> float:
+    """Return the largest difference of two gradients, relative to the second.
+
+    It is the largest over parameters and members; members are on the first axis of the tensors.
+    """
+    norms = [
+        [part.float().reshape(members, -1).norm(dim=1) for part in (a - b, b)]
+        for a, b in zip(some, others, strict=True)
+    ]
+    difference, norm = (torch.stack(column) for column in zip(*norms, strict=True))
+    least = (NEGLIGIBLE * norm.amax(0)).clamp_min(TINY)  # smaller gradients are rounding errors
+    return (difference / torch.maximum(norm, least)).nan_to_num(math.inf).max().item()
+
+
+def compilable_copy(stack: Stack) -> GenerativeModel:
+    """Return a copy of the stack's model that shares its tensors and holds W as a tensor."""
+    shared: dict[int, Any] = {id(value): value for value in stack.tensors().values()}
+    model = copy.deepcopy(stack.model, shared)
+    if not isinstance(model, SequenceModel):
+        return model
+    w = model.topography
+    if isinstance(w, Topography) and w.is_plain and w.is_small(stack.frames):
+        parameter = next(stack.model.parameters())
+        model.topography = TopographyStack([w], stack.frames).to(parameter)
+    return model
+
+
+def run_concurrently(
+    tasks: Sequence[Callable[[], None]], streams: Sequence[torch.cuda.Stream]
+) -> None:
+    """Run the tasks on these CUDA streams, or one after the other if there are none.
+
+    Small kernels do not fill a GPU one at a time.
+    """
+    if not streams:
+        for task in tasks:
+            task()
+        return
+    current = torch.cuda.current_stream()
+    for stream in streams:
+        stream.wait_stream(current)
+    for n, task in enumerate(tasks):
+        with torch.cuda.stream(streams[n % len(streams)]):
+            task()
+    for stream in streams:
+        current.wait_stream(stream)
+
+
+def clip_factor(squares: Tensor, clips: Tensor) -> Tensor:
+    """Return the factor that clips each member's gradient: (members,).
+
+    The factor is 0 if the gradient is not finite, and 1 if its clip is infinite.
+
+    Args:
+        squares: squared norms of parts of the gradient, (members, parts).
+        clips: largest norms, (members,).
+    """
+    norm = squares.sum(1).sqrt()
+    factor = torch.where(norm.isfinite(), (clips / norm).clamp(max=1), 0.0)
+    return torch.where(clips.isinf(), 1.0, factor)
+
+
+def scale_gradient(gradient: Tensor, factor: Tensor) -> Tensor:
+    """Multiply by each member's factor; a factor of 0 gives 0 whatever the gradient."""
+    factor = lead(factor if len(factor) > 1 else factor[0], gradient)
+    return torch.where(factor > 0, factor * gradient, 0.0)
