@@ -222,9 +222,15 @@ def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
         torch.testing.assert_close(together[n], alone)
 
 
-def test_models_of_different_motions_are_not_one_stack():
-    one, other = single(motion=Known(1)), single(motion=Known(0.5))
-    assert by_architecture([one, other]) == [[0], [1]]
+def test_models_of_different_candidates_or_visible_frames_are_not_one_stack():
+    models = [
+        single(motion=Known(1)),
+        single(motion=Known(0.4)),
+        single(motion=Unknown((-1, 1))),
+        single(motion=Known(1), visible=Past(3)),
+        single(motion=Known(-2)),  # velocities are tensors of each
+    ]
+    assert by_architecture(models) == [[0, 4], [1], [2], [3]]
 
 
 @every_model

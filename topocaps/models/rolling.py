@@ -247,6 +247,9 @@ class RollingVAE(GenerativeModel):
         if mask is not None and not mask.any(1).all():
             raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
 
+    def stack_key(self) -> tuple[object, ...]:
+        return self.visible, len(self.motions)
+
     @torch.no_grad()
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
         """Return the importance-weighted bound on log p(x_1..S), nats a present frame: (batch,).
