@@ -149,7 +149,9 @@ def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
     for poses_are, said in (("delta", "value (no bound) "), ("normal", "elbo ")):
         model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1, poses_are=poses_are)
         run = tc.fit(model, torch.rand(8, 1, 1, 8, 8), epochs=1, batch=4, watcher=Silent())
-        assert model.summary(run.history[-1]).startswith(said) and model.is_bound == (said == "elbo ")
+        assert model.summary(run.history[-1]).startswith(said) and model.is_bound == (
+            said == "elbo "
+        )
 
 
 def test_what_is_of_capsules_that_roll_is_refused_by_name():

@@ -178,7 +178,8 @@ def fit_together(
             for places in split(models, sequences, [m.training for m in group], free):
                 part = [group[n] for n in places]
                 needs = plan([m.model for m in part], sequences, [m.training for m in part])
-                say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
+                count = counted(len(part), "model")
+                say(f"{count} as one program: {needs} of {free / 2**30:.0f} GB free")
                 trained = _train_group(part, sequences, validation, where, watcher)
                 for member, run in zip(part, trained, strict=True):
                     runs[id(member)] = run
@@ -295,10 +296,6 @@ def _train_group(
         device = describe_device(where)
         runs.append(Run(member.model, one.history, one.seconds, device, member.folder, one.failed))
     return runs
-
-
-def _count(models: Sequence[object]) -> str:
-    return "1 model" if len(models) == 1 else f"{len(models)} models"
 
 
 def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeModel:
