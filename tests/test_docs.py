@@ -103,8 +103,8 @@ def test_main_nouns_have_an_example():
     modules = (
         "latents.topography",
         "latents.student_t",
-        "models",
-        "evidence",
+        "models.topographic",
+        "models.evidence",
         "metrics.equivariance",
     )
     for name in modules:
