@@ -131,7 +131,7 @@ def test_parts_are_drawn_of_images_and_of_sequences_of_one():
     for shown in (x, x[:, None]):
         assert part_figures.parts(parts, shown).axes
     assert part_figures.turned(parts, x[:1, None], [0, 90]).axes
-    with pytest.raises(tc.BadInput, match="one image is turned"):
+    with pytest.raises(tc.BadInput, match="expected one image"):
         part_figures.turned(parts, x, [0])
     two = tc.PartWhole((2, 12, 12), sizes=(2, 3), width=8, depth=1)
     with pytest.raises(tc.BadInput, match="only images of 1 or 3 channels can be drawn, not of 2"):

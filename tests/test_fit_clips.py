@@ -156,8 +156,8 @@ def test_what_is_skipped_is_listed(source, name, tmp_path, command):
 def test_what_is_large_or_long_is_cut_and_it_is_said(tmp_path, command):
     folder, out = turning(tmp_path / "mine", 3, 40, 48), tmp_path / "out"
     code, _, said = command("fit", folder, "--out", out, *TINY)
-    assert code == 0 and "pictures are made 32 pixels high or wide: --size" in said
-    assert "windows of 24 frames: --frames 40 takes them whole" in said
+    assert code == 0 and "pictures are resized to a shorter side of 32 pixels: --size" in said
+    assert "windows of 24 frames: --frames 40 keeps them whole" in said
     assert "6 sequences of 24 frames, 1 x 32 x 32" in said
     data = json.loads((out / "recipe.json").read_text())["data"]
     assert (data["frames"], data["stride"], data["at_most"]) == (24, 12, 32) and data["shift"]

@@ -137,7 +137,9 @@ def test_a_start_that_failed_leaves_out_what_begins_there_and_nothing_else(tmp_p
         said = []
         (run,) = runs.run_jobs(jobs, device="cpu", say=said.append)
         assert run.name == other.name
-        assert "capsules/mnist-tuned, seed 0: left out, as what it starts from failed" in said
+        assert (
+            "capsules/mnist-tuned, seed 0: skipped, as the run that it starts from failed" in said
+        )
 
 
 @pytest.mark.parametrize("name", ["rotated-90", "affnist"])

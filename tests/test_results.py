@@ -54,7 +54,7 @@ def _rows_of(recipe, page):
 
 def test_a_table_is_run_kept_and_written_once(small, tmp_path):
     page, said = reproduce(tmp_path)
-    assert said[0] == "table2: 0 results are there, 4 to run"
+    assert said[0] == "table2: 0 results stored, 4 to run"
     assert "in full (6 models, 100 epochs) would train for" in said[-1] and "H200" in said[-1]
     results = Results(tmp_path / "results")
     for recipe in small.recipes:
@@ -73,11 +73,11 @@ def test_a_table_is_run_kept_and_written_once(small, tmp_path):
         assert paper.startswith("|  | paper |") and claimed in paper
         assert untrained.startswith("|  | untrained |") and f"| {control:,.0f}\u00a0±" in untrained
     again, said = reproduce(tmp_path)
-    assert said[0] == "table2: 4 results are there, 0 to run" and again == page
+    assert said[0] == "table2: 4 results stored, 0 to run" and again == page
     assert said[1].startswith("Short trial: 1 epoch, 2 seeds.") and "in full" in said[2]
     assert "`topocaps reproduce table2 --epochs 1`" in page
     more, said = reproduce(tmp_path, seeds=3)
-    assert said[0] == "table2: 4 results are there, 2 to run" and more != page
+    assert said[0] == "table2: 4 results stored, 2 to run" and more != page
 
 
 def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path, monkeypatch):
@@ -87,7 +87,7 @@ def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path
     for run in range(2):
         page, said = reproduce(tmp_path, seeds=1)
         assert any("is not finite" in line for line in said) == (run == 0)
-        assert (said[0] == "table2: 2 results are there, 0 to run") == (run == 1)
+        assert (said[0] == "table2: 2 results stored, 0 to run") == (run == 1)
         assert second.name in page
         (row,) = [line for line in page.splitlines() if f"`{first.name}`" in line]
         assert "(0 seeds)<br>seed 0: " in row and "is not finite at step" in row
@@ -101,7 +101,7 @@ def test_tables_that_are_named_together_are_trained_together(small, tmp_path, mo
     where = tmp_path / "results", tmp_path / "runs"
     run_tables(["table2", "table5"], *where, epochs=1, seeds=1, say=said.append, device="cpu")
     assert [line for line in said if "to run" in line] == [
-        "table2: 0 results are there, 2 to run", "table5: 0 results are there, 2 to run",
+        "table2: 0 results stored, 2 to run", "table5: 0 results stored, 2 to run",
     ]  # fmt: skip
     found = [Results(where[0]).of(r) for name in ("table2", "table5") for r in recipes_of(name)]
     assert [one["together"] for (one,) in found] == [3, 3, 3, 3]  # one of them is in both tables
@@ -190,7 +190,7 @@ def test_results_from_another_start_are_not_taken_for_these(tmp_path):
     results.keep(tuned, 0, COMMON)
     assert results.has(tuned, 0)
     longer = replace(tuned, start=tuned.start.change(["epochs=60"]))
-    with pytest.raises(tc.BadInput, match=r"start.training.epochs 30 then, 60 now"):
+    with pytest.raises(tc.BadInput, match=r"start.training.epochs was 30, is now 60"):
         results.has(longer, 0)
 
 
@@ -207,7 +207,7 @@ def test_a_bad_failure_is_named_before_anything_is_trained(tmp_path):
     path = Results(tmp_path).path(find("mnist/fast/vae"), 0).with_name("failed-0.json")
     path.parent.mkdir(parents=True)
     path.write_text("[]")
-    with pytest.raises(tc.BadInput, match="does not say what failed: remove it"):
+    with pytest.raises(tc.BadInput, match="does not state a failure: remove the file"):
         Results(tmp_path).check()
 
 
@@ -224,7 +224,7 @@ def test_names_go_together_and_groups_go_one_by_one():
     assert named(["table4", "table3"]) == [["table4", "table3"]]
     assert named(["all"]) == [[name] for name in names()]
     assert named(["extensions", "probes"])[:2] == [["probes"], ["speed"]]
-    with pytest.raises(tc.BadInput, match="there is no 'table9' to reproduce; there are table1"):
+    with pytest.raises(tc.BadInput, match="cannot reproduce 'table9'; choose from table1"):
         named(["table1", "table9"])
 
 
@@ -263,7 +263,7 @@ def test_results_of_other_settings_are_refused_and_of_other_claims_are_not(small
     assert results.has(one, 0) and results.has(replace(one, claims={}, about="as before"), 0)
     with pytest.raises(
         tc.BadInput,
-        match=r"was made with other settings than .* has now \(.*momentum 0.9 then",
+        match=r"was made with other settings than .* has now \(.*momentum was 0.9",
     ):
         results.has(one.change(["momentum=0.1"]), 0)
     assert recipe.fingerprint != one.fingerprint  # of other epochs
@@ -322,7 +322,7 @@ def test_figures_are_drawn_from_numbers(tmp_path):
     assert (tmp_path / "figure5.png").exists() and (tmp_path / "sprites-by-lag.png").exists()
     assert (tmp_path / "probes.png").exists() and "![probes](probes.png)" in page
     assert "![figure5](figure5.png)" in page and "![table5](sprites-by-lag.png)" in page
-    assert "runs: 4, epochs of each: 100, 0.6 minutes of training in all, on a machine" in page
+    assert "runs: 4; epochs of each: 100; training of all runs: 0.6 minutes on a machine" in page
     assert results.of(find("sprites/submission/tvae-1_6"))[0]["traversal_gain"] == 0.123457
 
 

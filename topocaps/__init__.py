@@ -6,10 +6,20 @@ from topocaps.data import Sequences
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.integrations.pretrained import pretrained
 from topocaps.integrations.tracking import events_in
+from topocaps.latents import motion as motions
 from topocaps.latents.student_t import ProductOfStudentT, TopographicStudentT, studentize
 from topocaps.latents.topography import Topography
 from topocaps.metrics import DecodedTraversal, evaluate
-from topocaps.models import VAE, Evidence, Likelihood, TopographicVAE, log_px, log_px_paper
+from topocaps.models import (
+    VAE,
+    Evidence,
+    Likelihood,
+    RollingVAE,
+    TopographicVAE,
+    log_px,
+    log_px_paper,
+    visible,
+)
 from topocaps.papers import recipes
 from topocaps.references import citation
 from topocaps.study.traversals import traverse
@@ -29,6 +39,7 @@ __all__ = [
     "PartWhole",
     "Precision",
     "ProductOfStudentT",
+    "RollingVAE",
     "Run",
     "Sequences",
     "Sgd",
@@ -48,10 +59,12 @@ __all__ = [
     "log_px",
     "log_px_paper",
     "metrics",
+    "motions",
     "pretrained",
     "recipes",
     "studentize",
     "traverse",
+    "visible",
 ]
 
 LOGGERS.append(events_in)

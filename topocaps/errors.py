@@ -55,6 +55,14 @@ def non_negative(name: str, value: Any) -> float:
     return number
 
 
+def finite_number(name: str, value: Any) -> float:
+    """Return ``value`` as a finite number, or raise `BadInput` with a message about ``name``."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number):
+        raise BadInput(f"{name} must be a finite number, not {value!r}")
+    return number
+
+
 class NonFinite(TopocapsError, ArithmeticError):
     """Training met a value that is not finite; names the term and the step."""
 

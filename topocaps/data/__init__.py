@@ -3,6 +3,7 @@
 from topocaps.data.importing.mapped import MappedSequences
 from topocaps.data.importing.read import from_images, read
 from topocaps.data.importing.split import Imported, split
+from topocaps.data.letter_images import letters
 from topocaps.data.mnist_files import digits, mnist
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
@@ -20,6 +21,7 @@ __all__ = [
     "TransformedImages",
     "digits",
     "from_images",
+    "letters",
     "mnist",
     "read",
     "render",

@@ -30,6 +30,44 @@ def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
     return torch.fft.irfft(turned, n=t.shape[dim]).movedim(-1, dim)
 
 
+def roll_each(
+    values: Tensor, shifts: Tensor, dim: int, fractional: bool, fourier: bool = False
+) -> Tensor:
+    """Roll each slice of ``values`` along ``dim`` by its own shift.
+
+    Args:
+        values: tensor whose axis ``dim`` is rolled.
+        shifts: sites, broadcast with ``values``; of length 1 along ``dim``.
+        fractional: whether shifts may be no whole numbers.
+        fourier: shift the phases of the Fourier transform instead of interpolating linearly.
+
+    >>> roll_each(torch.eye(3)[:2], torch.tensor([[1.0], [0.5]]), -1, fractional=True)
+    tensor([[0.0000, 1.0000, 0.0000],
+            [0.0000, 0.5000, 0.5000]])
+    """
+    sites = values.shape[dim]
+    below = shifts.floor()
+    shape = [1] * values.ndim
+    shape[dim] = sites
+    site = torch.arange(sites, device=values.device).reshape(shape)
+    index = (site - below.long()).remainder(sites).expand(values.shape)
+    rolled = values.gather(dim, index)
+    if not fractional:
+        return rolled
+    part = shifts - below
+    if fourier:
+        return torch.where(part == 0, rolled, _phase_shift(values, shifts, dim))
+    return (1 - part) * rolled + part * values.gather(dim, (index - 1).remainder(sites))
+
+
+def _phase_shift(values: Tensor, shifts: Tensor, dim: int) -> Tensor:
+    sites = values.shape[dim]
+    waves = torch.fft.rfftfreq(sites, device=values.device, dtype=values.dtype)
+    angle = -2 * math.pi * shifts.movedim(dim, -1) * waves
+    spectrum = torch.fft.rfft(values.movedim(dim, -1)) * torch.complex(angle.cos(), angle.sin())
+    return torch.fft.irfft(spectrum, n=sites).movedim(-1, dim)
+
+
 def chosen(by_axis: Sequence[Tensor], axis: Tensor, sites: int) -> Tensor:
     """Select each capsule's values for its own axis.
 

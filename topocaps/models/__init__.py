@@ -4,8 +4,11 @@ from topocaps.models import convolutional as convolutional  # joins the table of
 from topocaps.models.base import GenerativeModel, build, family
 from topocaps.models.evidence import Evidence, Posterior, log_px, log_px_paper
 from topocaps.models.likelihoods import Bernoulli, Gaussian, Likelihood
+from topocaps.models.prediction import PredictedFrames
+from topocaps.models.rolling import RollingVAE
 from topocaps.models.sequence import SequenceModel
 from topocaps.models.topographic import VAE, TopographicVAE
+from topocaps.models.visible import Past, RandomFrames, Stretch, VisibleFrames
 
 __all__ = [
     "VAE",
@@ -14,9 +17,15 @@ __all__ = [
     "Gaussian",
     "GenerativeModel",
     "Likelihood",
+    "Past",
     "Posterior",
+    "PredictedFrames",
+    "RandomFrames",
+    "RollingVAE",
     "SequenceModel",
+    "Stretch",
     "TopographicVAE",
+    "VisibleFrames",
     "build",
     "convolutional",
     "family",

@@ -1,10 +1,10 @@
-"""How what the papers say is judged: kinds of statements about numbers of models."""
+"""Kinds of claims about numbers of models, and how each is judged."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,22 +13,22 @@ from topocaps.study.recipe import BaseRecipe
 
 HOLDS, IN_PART, DOES_NOT = "holds", "holds in part", "does not hold"
 UNDECIDED = "not decided: single seeds"
-ENOUGH = 2.0  # standard errors that make a difference
+ENOUGH = 2.0  # standard errors above which a difference counts
 
 
 class Measured(Protocol):
-    """What is known of models."""
+    """The measured numbers of models."""
 
     def __call__(self, recipe: BaseRecipe, number: Quantity) -> Sequence[float]:
-        """A number, of every seed."""
+        """Return the values of a number, one for every seed."""
 
     def spread(self, recipe: BaseRecipe, number: Quantity) -> float | None:
-        """Its standard deviation over seeds, of models trained alike; None if nobody knows."""
+        """Return the standard deviation over seeds of comparable models; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found, and whether it is what the papers say."""
+    """The measured numbers, and whether the claim holds for them."""
 
     found: str
     verdict: str | None  #: None while runs are missing
@@ -49,17 +49,11 @@ class Better:
         return self.this, self.that
 
     def judge(self, measured: Measured) -> Verdict:
-        shown, good = [], []
-        for number in (*self.higher, *self.lower):
-            these, those = measured(self.this, number), measured(self.that, number)
-            if not these or not those:
-                return Verdict("", None)
-            sides = (self.this, number, these), (self.that, number, those)
-            more, less = sides if number in self.higher else sides[::-1]
-            good.append(_is_more(measured, more, less))
-            values = " against ".join(number.write(statistics.mean(v)) for v in (these, those))
-            shown.append(f"{number.label} {values}")
-        return Verdict("; ".join(shown), _verdict(good))
+        sides = (
+            ((self.this, number), (self.that, number), number in self.higher)
+            for number in (*self.higher, *self.lower)
+        )
+        return _compared(measured, sides, "{0.label} {1} against {3}")
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Above:
-    """Numbers of a model lie above others, of the same model or of ``that``."""
+    """Numbers of a model are higher than others of the same model, or of ``that``."""
 
     text: str
     this: BaseRecipe
@@ -107,30 +101,22 @@ class Above:
         return self.this, self.that or self.this
 
     def judge(self, measured: Measured) -> Verdict:
-        that = self.that or self.this
-        shown, good = [], []
-        for number, than in self.pairs:
-            these, those = measured(self.this, number), measured(that, than)
-            if not these or not those:
-                return Verdict("", None)
-            good.append(_is_more(measured, (self.this, number, these), (that, than, those)))
-            shown.append(
-                f"{number.label} {number.write(statistics.mean(these))} against "
-                f"{than.label} {than.write(statistics.mean(those))}"
-            )
-        return Verdict("; ".join(shown), _verdict(good))
+        sides = (
+            ((self.this, number), (self.recipes[1], other), True) for number, other in self.pairs
+        )
+        return _compared(measured, sides, "{0.label} {1} against {2.label} {3}")
 
 
 @dataclass(frozen=True)
 class Within:
-    """Numbers of models lie where the papers say: all of them, some, or none."""
+    """Numbers of models are between ``least`` and ``most``: all of them, some, or none."""
 
     text: str
     these: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
     least: float = -math.inf
     most: float = math.inf
-    control: bool = False  #: whether the untrained ones are shown, too
+    control: bool = False  #: whether the values of the untrained models are shown too
 
     @property
     def recipes(self) -> tuple[BaseRecipe, ...]:
@@ -173,7 +159,7 @@ class Learned:
         return Verdict("; ".join(text for text, _ in told), _verdict(good) if good else None)
 
     def _judge(self, measured: Measured, number: Quantity) -> tuple[str, list[bool | None]]:
-        """What was found of one number, and of which models it is better than before training."""
+        """Return a sentence on one number, and for every model whether training improved it."""
         before = number.untrained
         shown, good = [], []
         for recipe in self.these:
@@ -194,15 +180,15 @@ class Distance:
     """How far a table is from the paper's, in units of the spread over seeds.
 
     The distance is the mean, over the columns and numbers that the paper reports, of
-    ``|ours − published| / max(our spread, published spread)``. A spread of 0 counts as half a unit
-    of the last printed digit. It was fixed before the runs of the editions that it compares.
+    ``|ours − published| / max(our spread, published spread)``. A spread of at least half a unit of
+    the last printed digit is assumed. The definition was fixed before the runs that it compares.
     """
 
     recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
 
     def of(self, measured: Measured) -> tuple[float, int] | None:
-        """Return the distance and how many numbers it is of; None where nothing was measured."""
+        """Return the distance and the count of its numbers; None if none was measured."""
         found = []
         for recipe in self.recipes:
             for number in self.numbers:
@@ -218,6 +204,25 @@ class Distance:
         return (statistics.mean(found), len(found)) if found else None
 
 
+def _compared(
+    measured: Measured,
+    sides: Iterable[tuple[tuple[BaseRecipe, Quantity], tuple[BaseRecipe, Quantity], bool]],
+    text: str,
+) -> Verdict:
+    """Judge pairs of numbers, of which the first should be the higher, or else the lower."""
+    shown, good = [], []
+    for first, second, is_higher in sides:
+        these, those = measured(*first), measured(*second)
+        if not these or not those:
+            return Verdict("", None)
+        ordered = (*first, these), (*second, those)
+        more, less = ordered if is_higher else ordered[::-1]
+        good.append(_is_more(measured, more, less))
+        one, other = (number.write(statistics.mean(values)) for _, number, values in ordered)
+        shown.append(text.format(first[1], one, second[1], other))
+    return Verdict("; ".join(shown), _verdict(good))
+
+
 def _verdict(good: Sequence[bool | None]) -> str:
     if any(good):
         return HOLDS if all(good) else IN_PART
@@ -229,10 +234,10 @@ def _is_more(
     more: tuple[BaseRecipe, Quantity, Sequence[float]],
     less: tuple[BaseRecipe, Quantity, Sequence[float]],
 ) -> bool | None:
-    """Whether the first mean is above the second by enough standard errors of their difference.
+    """Return whether the mean of ``more`` exceeds that of ``less`` by ``ENOUGH`` standard errors.
 
-    A single seed has the spread of other models that were trained alike. None where single seeds
-    leave it open: nobody knows their spread, or it is larger than the difference.
+    A single seed is given the spread of comparable models. The result is None if a single seed
+    leaves the claim undecided: its spread is unknown, or the difference is too small.
     """
     squares = []
     for recipe, number, values in (more, less):

@@ -1,4 +1,4 @@
-"""The page of results: the papers' tables, figures and sentences, from what was measured."""
+"""The page of results: the papers' tables, figures and claims beside the measured numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from topocaps.errors import counted
 from topocaps.io import write_atomically
 from topocaps.models import VAE
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.papers.judging import DOES_NOT, IN_PART, Distance, Learned
+from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
+from topocaps.papers.overview import overview, selection
 from topocaps.papers.results import Results, length_of
 from topocaps.papers.tables import TABLES, Table
 from topocaps.study import figures
@@ -53,30 +54,23 @@ _LEGEND = """## How to read the tables
 
 _CONCLUSIONS_HEAD = """## Conclusions, with a lower bound and the untrained control beside them
 
-What the papers conclude from their tables, judged by our runs. The released estimator of log p(x)
-weights a frame by its own z and u, although t depends on every u of the window: for a TVAE it is no
-bound. The joint estimator is a lower bound for every model. At K = 10 it is looser for a TVAE than
-for a VAE, so a lower value does not show a lower likelihood."""
+The papers' conclusions from their tables, judged by our runs. The released estimator of log p(x)
+weights a frame by its own z and u, although t depends on every u of the window. For a TVAE it is
+therefore no bound. The joint estimator is a lower bound for every model. At K = 10 it is looser for
+a TVAE than for a VAE, so a lower value does not show a lower likelihood."""
 
 _CLAIMS_HEAD = """## Claims beside the tables
 
-`topocaps reproduce claims` runs what these need; claims about parts and wholes use the runs of
-their tables."""
-
-_SELECTION_HEAD = """## Which settings the submission's tables come nearest with
-
-The submission's text does not state every setting. The distance of an edition from a table is the
-mean, over its columns and numbers, of |ours − published| / max(our spread, published spread). It
-was fixed before the runs. The smaller distance selects the edition that stands for the submission;
-no conclusion on this page rests on the selection."""
+`topocaps reproduce claims` runs the models that these claims need. Claims about parts and wholes
+use the runs of their tables."""
 
 
 def write_page(results: Results) -> Path:
-    """Write README.md from the results that are there."""
+    """Write README.md from the stored results."""
     sections = {
         "conclusions": _conclusions(results),
         "claims": _claims(results),
-        "selection": _selection(results),
+        "selection": selection(results),
     }
     for name, table in TABLES.items():
         rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
@@ -85,49 +79,15 @@ def write_page(results: Results) -> Path:
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
     told = {name: parts for name, parts in sections.items() if parts}
-    head = [_HEAD, *_overview(results, told), _LEGEND]
+    head = [_HEAD, *overview(results, told), _LEGEND]
     parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
     write_atomically(page, "\n\n".join([*head, *parts]) + "\n")
     return page
 
 
-def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
-    """What was run, by table: how many models there are, and how many seeds of each."""
-    lines = ["| table | models run | seeds of each | failed runs |", "|---|---|---|---|"]
-    for name, table in TABLES.items():
-        counts = [len(results.of(recipe)) for recipe in table.recipes]
-        failed = sum(results.failed(recipe) for recipe in table.recipes)
-        if not any(counts) and not failed:
-            continue
-        seeds = sorted({count for count in counts if count})
-        shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        title = f"[{table.title}](#{name})" if name in told else table.title
-        run = sum(count > 0 for count in counts)
-        lines.append(f"| {title} | {run} of {len(counts)} | {shown} | {failed or '–'} |")
-    others = [name for name in ("conclusions", "claims", "selection") if name in told]
-    links = " · ".join(f"[{name}](#{name})" for name in others)
-    return [*([f"First: {links}."] if links else []), "\n".join(lines)]
-
-
-def _selection(results: Results) -> list[str]:
-    """How far each edition of the submission's tables is from the paper."""
-    header = "| table | `submission` | `submission-released` | nearer |"
-    lines = []
-    for name in ("table3", "table4", "table5"):
-        tables = TABLES[name], TABLES[f"{name}-released"]
-        both = [Distance(table.recipes, table.quantities).of(results) for table in tables]
-        text, released = both
-        if text is None or released is None:
-            continue
-        nearer = "submission" if text[0] < released[0] else "submission-released"
-        cells = [f"{distance:.2f} ({count} numbers)" for distance, count in (text, released)]
-        lines.append(f"| {name} | {' | '.join(cells)} | `{nearer}` |")
-    return ["\n".join([_SELECTION_HEAD, "", header, "|---|---|---|---|", *lines])] if lines else []
-
-
 def _conclusions(results: Results) -> list[str]:
-    """What the tables are read to show, where a bound or a control says otherwise."""
+    """Return the papers' conclusions that a bound or the untrained control can contradict."""
     lines = []
     for one in CONCLUSIONS:
         found = one.judge(results)
@@ -138,12 +98,12 @@ def _conclusions(results: Results) -> list[str]:
             lines.append(f"| {one.text} | **{found.verdict}** | {found.found}{because} |")
     if not lines:
         return []
-    header = ["| conclusion | | found |", "|---|---|---|"]
+    header = ["| conclusion | verdict | measured |", "|---|---|---|"]
     return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
 
 
 def _claims(results: Results) -> list[str]:
-    """What the papers say beside their tables, judged by what there is."""
+    """Return the papers' claims beside their tables, judged by the stored results."""
     lines = []
     for claim in (*CLAIMS, *OF_PARTS):
         found = claim.judge(results)
@@ -151,21 +111,22 @@ def _claims(results: Results) -> list[str]:
             bad = any(results.troubles(recipe) for recipe in claim.recipes)
             lines.append(
                 f"| {claim.text} | **{found.verdict}** | "
-                f"{found.found}{'; of runs that complain' * bad} |"
+                f"{found.found}{'; some of these runs failed or have a diagnosis' * bad} |"
             )
     if not lines:
         return []
-    return ["\n".join([_CLAIMS_HEAD, "", "| the papers say | | found |", "|---|---|---|", *lines])]
+    header = ["| claim | verdict | measured |", "|---|---|---|"]
+    return ["\n".join([_CLAIMS_HEAD, "", *header, *lines])]
 
 
 def _pictures(results: Results, name: str, table: Table) -> list[str]:
-    """What is shown under a table: figures whole, traversals of tables as links."""
+    """Return the pictures under a table: those of figures in full, others as links."""
     own = [f"![{name}]({name}.png)"] if (results.folder / f"{name}.png").exists() else []
     lag = {"table4": "mnist-by-lag.png", "table5": "sprites-by-lag.png"}.get(name)
     if lag and (results.folder / lag).exists():
         own.append(
-            "Nats of the true frame under the rolled one, by lag; grey are the frames that gains "
-            f"are of:\n\n![{name}]({lag})"
+            "Nats of the true frame under the rolled one, by lag. Gains are measured on the shaded "
+            f"lags.\n\n![{name}]({lag})"
         )
     files = [
         (recipe, f"{recipe.name}/{table.picture}.png")
@@ -181,7 +142,7 @@ def _pictures(results: Results, name: str, table: Table) -> list[str]:
 
 
 def draw(results: Results) -> None:
-    """The figures that are made of numbers, from what there is."""
+    """Draw the figures of numbers from the stored results."""
     _draw_lags(results)
     _draw_capcorr(results)
     _draw_probes(results)
@@ -232,13 +193,16 @@ def _section(
     rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]],
     troubles: Mapping[str, Sequence[str]],
 ) -> str:
-    """One table, with what it took to make it."""
+    """Return one table, with its command, devices and training time."""
     columns = _columns(table)
     everything = [one for _, found in rows for one in found]
     mixed = len({length_of(one) for one in everything}) > 1
     labels = [next(iter(column.values())).label for column in columns]
     lines = [["model", "", *labels]]
+    absent = [r.name for r, found in rows if not found and not troubles[r.name]]
     for recipe, found in rows:
+        if recipe.name in absent:
+            continue
         wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
         model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
@@ -266,17 +230,27 @@ def _section(
     }
     cut = f" --epochs {short.pop()}" if len(short) == 1 else ""
     made = (
-        f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}, epochs of each: {epochs}, "
-        f"{took} of training in all, on {devices}. Data: {sources}; sequences measured on: "
-        f"{measured}."
+        f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}; epochs of each: {epochs}; "
+        f"training of all runs: {took} on {devices}; data: {sources}; test sequences: {measured}. "
+        f"{_settings_of(everything)}"
     )
+    if absent:
+        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
     about = [table.note, ""] if table.note else []
     return "\n".join([f"## {table.title}", "", *about, made, "", *text])
 
 
+def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
+    """The edition, the precision and the gradient clip of these results."""
+    told = []
+    for name in ("edition", "precision", "clip"):
+        values = sorted({str(one.get(name)) for one in results})
+        told.append(f"{name}: {', '.join(values)}".replace("None", "none").replace(".0", ""))
+    return f"{'; '.join(told)}.".capitalize()
+
+
 def _columns(table: Table) -> list[dict[str, Quantity]]:
-    """Numbers that stand below each other, by what they are of: where models have several lines,
-    those of one label."""
+    """Return the quantities of every column, by group; quantities of one label share a column."""
     if not any(number.group for number in table.quantities):
         return [{"": number} for number in table.quantities]
     columns: dict[str, dict[str, Quantity]] = {}
@@ -286,7 +260,7 @@ def _columns(table: Table) -> list[dict[str, Quantity]]:
 
 
 def _readings(table: Table) -> Iterable[str]:
-    """What numbers are read off, where a model has lines for each."""
+    """Return the groups of quantities; a model has lines for each group."""
     return dict.fromkeys(number.group for number in table.quantities)
 
 
@@ -296,7 +270,7 @@ def _lines(
     found: Sequence[dict[str, Any]],
     claims: Mapping[str, Any],
 ) -> list[list[str]]:
-    """Of a model: ours, the paper's below, and the untrained one; those that say anything."""
+    """Return the lines of a model: ours, the paper's and the untrained values; none if empty."""
     numbers = [column.get(of) for column in columns]
     written = {
         "ours": [_cell(number, found) for number in numbers],
@@ -323,10 +297,10 @@ def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
 
 
 def _in_two_groups(values: Sequence[float], digits: int) -> bool:
-    """Whether seeds fall into two groups, whose mean would be nobody's value.
+    """Return whether seeds fall into two groups, so that no seed is near their mean.
 
-    They do where one gap between neighbouring values is three times as wide as all others together,
-    a fifth of the mean, and more than a few units of the last printed digit.
+    They do if one gap between neighbouring values is more than three times as wide as all others
+    together, a fifth of the mean, and five units of the last printed digit.
     """
     ordered = sorted(values)
     gaps = sorted(after - before for before, after in itertools.pairwise(ordered))
@@ -350,7 +324,7 @@ def _untrained(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _count(found: Sequence[dict[str, Any]], mixed: bool) -> str:
-    """How many seeds there are, where not three; epochs, where those of a table are ``mixed``."""
+    """Return the number of seeds unless it is three, and the epochs if they are ``mixed``."""
     seeds = [] if len(found) == 3 else [counted(len(found), "seed")]
     epochs = [f"{length} epochs" for length in dict.fromkeys(map(length_of, found)) if mixed]
     return f" ({', '.join(seeds + epochs)})" if seeds + epochs else ""
@@ -364,14 +338,14 @@ def _range(found: set[int | None]) -> str:
 
 
 def _mean_capcorr(metrics: Any) -> float:
-    """Of all factors; not known where that of one is not, as its roll never varies."""
+    """Return the mean CapCorr of all factors; NaN if that of one is unknown."""
     found = metrics["capcorr"].values()
     values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
     return math.nan if not values or None in values else statistics.mean(values)
 
 
 def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The mean of all values at every place."""
+    """Return the mean of all values at every point of the horizontal axis."""
     places: dict[float, list[float]] = {}
     for place, value in points:
         if not math.isnan(value):

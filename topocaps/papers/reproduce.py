@@ -1,4 +1,4 @@
-"""The papers' tables and figures: run what is missing, keep every result, write the page."""
+"""Reproduction of the papers' tables and figures: missing runs, stored results, the page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from topocaps.study.runs import Job, Say, run_jobs
 from topocaps.training.run import choose_device
 from topocaps.training.store import RunFolder
 
-#: a step of a model in a table, as measured: batches of 8, with normed weights, batches of 128,
-#: part-whole models
+#: Seconds per step of a model in a table, measured on an H200: batches of at most ``SMALL``
+#: sequences, the same with normalised weights, larger batches, part-whole models.
 H200_SECONDS = {"small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3}
-SMALL = 32  # sequences of a batch
+SMALL = 32  # largest number of sequences of a small batch
 
 
 def reproduce(
@@ -38,11 +38,18 @@ def reproduce(
     device: str = "auto",
     say: Say = lambda line: None,
 ) -> Path:
-    """Run what is missing of the papers' tables, keep every result, write the page of all.
+    """Run the missing models of tables, store every result, and return the page of all results.
 
-    Each table has its own number of ``seeds``, unless it is given.
-    Run folders are in ``runs``, small results in ``out``. What is there is not run again. Models
-    of all tables that can be trained together are.
+    A result that is stored already is not run again. Models of all ``tables`` train together where
+    their data and number of steps agree.
+
+    Args:
+        out: folder of the results.
+        runs: folder of the run folders.
+        epochs: epochs of a short trial; full runs by default.
+        seeds: number of seeds of each model; each table's own number by default.
+        data: folder of the data.
+        say: called with every line of progress.
     """
     make_folder(out)
     results = Results(out, short=epochs is not None)
@@ -50,8 +57,8 @@ def reproduce(
     jobs: dict[Path, Job] = {}
     for name in tables:
         found = missing(name, results, runs, epochs, seeds)
-        there = len(recipes_of(name)) * seeds_of(name, seeds) - len(found)
-        say(f"{name}: {there} results are there, {len(found)} to run")
+        stored = len(recipes_of(name)) * seeds_of(name, seeds) - len(found)
+        say(f"{name}: {stored} results stored, {len(found)} to run")
         jobs |= {job.out: job for job in found}
     if epochs is not None:
         say(
@@ -59,20 +66,20 @@ def reproduce(
             f"{counted(max(seeds_of(name, seeds) for name in tables), 'seed')}. "
             f"Results go to {out}/."
         )
-    # a short run measures what was asked for; a whole one all that tables tell of it
+    # a short run measures only what the given tables show, a full run what any table shows
     asked = None if epochs is None or "claims" in tables else _asked(tables)
     for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
         recipe, seed = run.recipe, run.metrics["seed"]
-        told = _told_of(recipe) if asked is None else asked | results.names(recipe, seed)
-        extra = _extra(run, told, data, device, say)
+        shown = _shown_of(recipe) if asked is None else asked | results.names(recipe, seed)
+        extra = _extra(run, shown, data, device, say)
         control = {**run.metrics["untrained"], **extra.pop("untrained", {})}
         metrics = {**run.metrics, **extra, "untrained": control}
         bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
-        if seed == 0:  # first: a result that is there is not run again
+        if seed == 0:  # before the result is stored, as a stored one is not run again
             _show(run, results.path(recipe, 0).parent, data)
         results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
     for job in jobs.values():
-        for part, said in ((job.before, "what it starts from failed: "), (job, "")):
+        for part, said in ((job.before, "the run that it starts from failed: "), (job, "")):
             if part is not None and (failure := RunFolder(part.out).failure).exists():
                 found = read_json(failure)
                 failed = {**found, "failure": f"{said}{found['failure']}"}
@@ -87,7 +94,7 @@ def reproduce(
 def missing(
     name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int | None = None
 ) -> list[Job]:
-    """What is to be run for a table; results that are of other recipes than now are refused."""
+    """Return the missing runs of a table; refuse results of other settings."""
     return [
         Job(
             recipe,
@@ -107,24 +114,27 @@ EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
 
 
 def names() -> list[str]:
-    """Everything there is to reproduce."""
+    """Return the names of everything that can be reproduced."""
     return [*TABLES, "claims"]
 
 
 def named(what: Sequence[str]) -> list[list[str]]:
-    """What is meant, in parts: what is named together is one, of groups each table by itself."""
+    """Return the tables to reproduce, as lists that train together.
+
+    Tables that are named one by one are one list; each table of a group is a list of its own.
+    """
     groups = {"all": names(), "extensions": list(EXTENSIONS)}
     for one in what:
         if one not in {*groups, *names()}:
             known = f"{', '.join(names())}, extensions and all"
-            raise BadInput(f"there is no {one!r} to reproduce; there are {known}")
+            raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
     together = [one for one in what if one not in groups]
     alone = [[name] for one in what for name in groups.get(one, [])]
     return ([together] if together else []) + alone
 
 
 def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
-    """What has to be run for a table, a figure or the claims."""
+    """Return the recipes of a table, a figure or the claims."""
     if name == "claims":
         needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
         return tuple({recipe.name: recipe for recipe in needed}.values())
@@ -139,17 +149,17 @@ def seeds_of(name: str, seeds: int | None = None) -> int:
 
 
 def quantities_of(name: str) -> tuple[Quantity, ...]:
-    """What a table says of each of them; of claims, each judges what it needs."""
+    """Return the columns of a table; none for the claims, which each name their own quantities."""
     return () if name == "claims" else TABLES[name].quantities
 
 
 def _asked(tables: Sequence[str]) -> set[str]:
-    """What tables tell, by its name among metrics."""
+    """Return the names of the metrics that tables show."""
     return {q.key[0] for name in tables for q in quantities_of(name)}
 
 
-def _told_of(recipe: BaseRecipe) -> set[str]:
-    """What any table tells of a recipe."""
+def _shown_of(recipe: BaseRecipe) -> set[str]:
+    """Return the names of the metrics that any table shows of a recipe."""
     return {q.key[0] for table in _tables_of(recipe) for q in table.quantities}
 
 
@@ -185,10 +195,10 @@ def _show(run: Finished[Any], folder: Path, data: Path | None) -> None:
 
 
 def _how_long(name: str, results: Results, epochs: int) -> str:
-    """What the whole table would take here and on a GPU, from what this part of it took."""
+    """Estimate the training time of the full table, here and on a GPU, from its short runs."""
     found = [one for recipe in recipes_of(name) for one in results.of(recipe)]
     if not found:
-        return f"{name}: nothing was finished, so nobody knows how long it would take"
+        return f"{name}: no run finished, so there is no estimate of the full training time"
     here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
     full, seeds = recipes_of(name), seeds_of(name)
     whole = [recipe.training.epochs for recipe in full]
@@ -204,7 +214,7 @@ def _how_long(name: str, results: Results, epochs: int) -> str:
 
 
 def _on_an_h200(recipe: BaseRecipe) -> float:
-    """Seconds of a model in the company of its table."""
+    """Return the seconds that a model trains on an H200, together with its table."""
     training = recipe.training
     if isinstance(recipe, PartWholeRecipe):
         kind = "parts"

@@ -1,4 +1,4 @@
-"""Measured results: a small file for every recipe and seed."""
+"""Measured results: one small file for every recipe and seed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from topocaps.io import make_folder, read_json, write_json
 from topocaps.papers.recipes import RECIPES
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
+from topocaps.training.store import differences
 
-#: Key of a result: names of extra metrics that were not measured, as no table asked for them.
+#: Key of a result. It lists the extra metrics that were not measured, as no table showed them.
 DEFERRED = "put_off"
 
 
@@ -24,8 +25,8 @@ DEFERRED = "put_off"
 class Results:
     """The folder of results: ``<recipe>/seed-<n>.json`` and ``README.md``.
 
-    Every result states the settings it was made with, under stable keys, and their fingerprint. A
-    folder holds results of full runs, or of ``short`` ones, which are for trying out.
+    Every result states its settings, under stable keys, and their fingerprint. A folder holds
+    results of full runs or of ``short`` trial runs, never both.
     """
 
     folder: Path
@@ -35,11 +36,11 @@ class Results:
         return self.folder / recipe.name / f"seed-{seed}.json"
 
     def has(self, recipe: BaseRecipe, seed: int, numbers: Sequence[Quantity] = ()) -> bool:
-        """Return whether this recipe was run from this seed, and measured as asked.
+        """Return whether there is a result of this recipe and seed with these ``numbers``.
 
-        A run that failed counts. A result does not count where none of these ``numbers`` was ever
-        measured, or some were put off. A result of other settings is refused, with a sentence that
-        names them; a short one is made again instead.
+        A failed run counts as a result. A result does not count if none of the ``numbers`` was
+        measured, or if some were deferred. A full result of other settings raises an error that
+        names them; a short one is run again.
         """
         path, failed = self.path(recipe, seed), self._failure(recipe, seed)
         if not path.exists():
@@ -53,32 +54,36 @@ class Results:
         return not numbers or any(number.key[0] in found for number in numbers)
 
     def _agrees(self, path: Path, found: dict[str, Any], recipe: BaseRecipe) -> bool:
-        """Return whether a file was made with the settings of a recipe; refuse it if it was not."""
+        """Return whether a file has the settings of a recipe; refuse a full result without them."""
         if found.get("fingerprint") == recipe.fingerprint:
             return True
         if self.short:
             return False
-        changes = "; ".join(_differences(found.get("settings"), recipe.identity())[:3])
+        now = json.loads(json.dumps(recipe.identity()))  # JSON has no tuples
+        changes = "; ".join(
+            f"{path or 'its settings'} {_said(before)} then, {_said(after)} now"
+            for path, before, after in differences(found.get("settings"), now)[:3]
+        )
         raise BadInput(
             f"{path} was made with other settings than {recipe.name} has now ({changes}): remove "
             "it and its run, or choose another --out and another --runs"
         )
 
     def names(self, recipe: BaseRecipe, seed: int) -> set[str]:
-        """What was measured already."""
+        """Return the names of the metrics that a result holds."""
         path = self.path(recipe, seed)
         found = _read(path) if path.exists() else {}
         return set(found) - set(found.get(DEFERRED, ()))
 
     def keep(self, recipe: BaseRecipe, seed: int, metrics: dict[str, Any]) -> None:
-        """Write a result: what metrics.json holds, in few digits."""
+        """Write a result: the metrics of a run, rounded to six digits."""
         path = self.path(recipe, seed)
         make_folder(path.parent)
         write_json(path, {**_few_digits(metrics), **self._made_with(recipe)})
         self._failure(recipe, seed).unlink(missing_ok=True)
 
     def keep_failure(self, recipe: BaseRecipe, seed: int, failure: dict[str, Any]) -> None:
-        """Write that a model did not stay finite: why, and after how many epochs."""
+        """Write the failure of a run: its cause, and after how many epochs."""
         path = self._failure(recipe, seed)
         make_folder(path.parent)
         write_json(path, {**failure, "seed": seed, **self._made_with(recipe)})
@@ -98,23 +103,23 @@ class Results:
         return self.folder / recipe.name / f"failed-{seed}.json"
 
     def of(self, recipe: BaseRecipe) -> list[dict[str, Any]]:
-        """What there is of a recipe, by seed."""
+        """Return the results of a recipe, in the order of their seeds."""
         return [_read(file) for _, file in self._files(recipe, "seed")]
 
     def _files(self, recipe: BaseRecipe, kind: str) -> list[tuple[int, Path]]:
-        """Those of every seed, in order; others that lie there are not ours."""
+        """Return the seed and path of every file of one kind; ignore files with other names."""
         found = (self.folder / recipe.name).glob(f"{kind}-*.json")
         numbers = [(file.stem.removeprefix(f"{kind}-"), file) for file in found]
         return sorted((int(number), file) for number, file in numbers if number.isdigit())
 
     def troubles(self, recipe: BaseRecipe) -> list[str]:
-        """What went wrong with a recipe: runs that failed, and those that are said to be bad."""
+        """Return a line for every problem of a recipe: failed runs, and runs with a diagnosis."""
         files = self._files(recipe, "failed")
         found: list[tuple[Any, str]] = [(n, _read_failure(file)["failure"]) for n, file in files]
         told = [(one.get("seed"), one.get("complaint")) for one in self.of(recipe)]
         found += [(seed, why) for seed, why in told if why]
         seeds: dict[str, list[str]] = {}
-        for seed, why in found:  # numbers and advice are of each: what is wrong is the same
+        for seed, why in found:  # the text before the parenthesis is the same for all seeds
             seeds.setdefault(why.split(" (")[0], []).append(str(seed))
         return [f"seed{'s' * (len(n) > 1)} {', '.join(n)}: {why}" for why, n in seeds.items()]
 
@@ -130,20 +135,20 @@ class Results:
                 if bool(_read(file).get("short")) != self.short:
                     kinds = ("full", "short") if self.short else ("short", "full")
                     raise BadInput(
-                        f"{file} is the result of a {kinds[0]} run, and {kinds[1]} runs do not go "
-                        "into the same folder: choose another --out"
+                        f"{file} is the result of a {kinds[0]} run, and a folder cannot hold "
+                        f"{kinds[1]} runs as well: choose another --out"
                     )
 
     def __call__(self, recipe: BaseRecipe, number: Quantity) -> list[float]:
         return number.values(self.of(recipe))
 
     def spread(self, recipe: BaseRecipe, number: Quantity) -> float | None:
-        """Return the spread over seeds that a model with a single seed is given.
+        """Return the standard deviation over seeds that a model with a single seed is given.
 
-        It is the median standard deviation of models with the same norm of weights, on the same
-        data, trained in the same steps: of those with the same window and velocity where there are
-        any, else of all. Where no such model has several seeds of the number, the spread is that of
-        a number that varies like it.
+        It is the median standard deviation of comparable models with several seeds. Comparable
+        models have the same norm of weights, data, optimiser and number of steps. Those that also
+        have the same window and velocity are preferred. If there are none, ``spread_like`` names
+        the quantity whose spread is used instead.
         """
         steps, near = _steps(recipe), _coherence(recipe)
         found: dict[bool, list[float]] = {True: [], False: []}
@@ -162,7 +167,7 @@ def _steps(recipe: BaseRecipe) -> object:
 
 
 def _coherence(recipe: BaseRecipe) -> object:
-    """What a model sees of a sequence at once, and how it moves there."""
+    """Return the kind, window and velocity of a topographic model."""
     if not isinstance(recipe, Recipe):
         return None
     return recipe.model, recipe.topography.window, recipe.topography.velocity
@@ -171,27 +176,14 @@ def _coherence(recipe: BaseRecipe) -> object:
 def _read(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict) or not {"epochs", "seconds", "device"} <= found.keys():
-        raise BadInput(f"{path} is not a result of topocaps reproduce: remove it")
+        raise BadInput(f"{path} is not a result of topocaps reproduce: remove the file")
     return found
 
 
 def length_of(found: dict[str, Any]) -> str:
-    """How long a result was trained, after a start for how long."""
+    """Return the epochs of a result, after those of the run that it started from."""
     start = found.get("start")
     return f"{start['epochs']} and {found['epochs']}" if start else str(found["epochs"])
-
-
-def _differences(then: Any, now: Any, path: str = "") -> list[str]:
-    """Name the settings that differ; one that is absent has its neutral value."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            text
-            for key in sorted(then.keys() | now.keys())
-            for text in _differences(then.get(key), now.get(key), f"{path}.{key}".lstrip("."))
-        ]
-    if json.dumps(then) == json.dumps(now):  # JSON has no tuples
-        return []
-    return [f"{path or 'its settings'} {_said(then)} then, {_said(now)} now"]
 
 
 def _said(value: Any) -> str:
@@ -201,12 +193,12 @@ def _said(value: Any) -> str:
 def _read_failure(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("failure"), str):
-        raise BadInput(f"{path} does not say what failed: remove it")
+        raise BadInput(f"{path} does not state a failure: remove the file")
     return found
 
 
 def _few_digits(value: Any) -> Any:
-    """Six significant digits are more than any of this is known to."""
+    """Round floats to six significant digits, which is finer than any result is known."""
     if isinstance(value, dict):
         return {key: _few_digits(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The papers' tables and figures: which recipes are their rows, which numbers their columns."""
+"""The papers' tables and figures: recipes are their rows, quantities their columns."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from topocaps.study.recipe import BaseRecipe, Recipe
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper, with the numbers that stand beside it here."""
+    """A table or figure of a paper: its recipes and quantities."""
 
     title: str
     recipes: tuple[BaseRecipe, ...]
     quantities: tuple[Quantity, ...]
-    picture: str = "traversals"  #: that is shown of the first seed
-    claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: other than recipes'
-    note: str = ""  #: what to read it for
-    seeds: int = 3  #: of each model, where no other number is asked for
+    picture: str = "traversals"  #: name of the figure that is shown of the first seed
+    claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: by recipe
+    note: str = ""  #: explanation under the title
+    seeds: int = 3  #: default number of seeds of each model
 
     @property
     def is_figure(self) -> bool:
-        """Whether its pictures are what it is about."""
+        """Whether the page shows its pictures in full."""
         return "Figure" in self.title
 
 
 _CAPCORR = (*quantities.CAPCORR, ERROR, GAIN)
 _PROBE_NOTE = (
     "Test accuracy of a linear probe on the parameters of q, fitted on the upright training "
-    "images; test digits are turned by up to so many degrees either way. *affnist-style* digits "
-    "are moved by us as affNIST's are; the paper's are affNIST's own."
+    "images. Test digits are turned by up to the stated angle in either direction. *affnist-style* "
+    "digits are moved by us as affNIST's are; the paper uses affNIST itself."
 )
 
 
@@ -109,12 +109,11 @@ TABLES = {
         seeds=1,
     ),
     "settings": Table(
-        "What each setting is worth: Table 1 as released, with one setting changed",
+        "The effect of each setting: Table 1 as released, with one setting changed",
         (*mnist.FINAL, *mnist.SETTINGS),
         quantities.LIKELIHOOD,
-        note="Rows that end in a setting differ from the row of the released edition in that "
-        "setting alone. `letter` rows have the decoder's initialisation, epsilon and centre of the "
-        "text.",
+        note="A row whose name ends in a setting differs from the released row in that setting "
+        "alone. `letter` rows have the decoder's initialisation, epsilon and centre of the text.",
         seeds=1,
     ),
     "table1-middle": Table(
@@ -141,7 +140,7 @@ TABLES = {
         "Table 2 as released, with gradients clipped", dsprites.CLIPPED, _CAPCORR, seeds=1
     ),
     "zero": Table(
-        "L = 0 in the ways that may explain its column: MNIST",
+        "L = 0 with settings that may explain its column: MNIST",
         (column(mnist.FINAL, "tvae-0"), *mnist.ZERO),
         quantities.LIKELIHOOD,
         note="The paper's text gives K = 9 for the submission and none for the camera-ready; the "
@@ -149,7 +148,7 @@ TABLES = {
         seeds=1,
     ),
     "zero-sprites": Table(
-        "L = 0 in the ways that may explain its column: sprites",
+        "L = 0 with settings that may explain its column: sprites",
         (column(dsprites.FINAL, "tvae-0"), dsprites.CLIPPED[3], *dsprites.ZERO),
         _CAPCORR,
         seeds=1,
@@ -160,9 +159,9 @@ TABLES = {
         (mnist.TORUS, mnist.PLAIN_TORUS, mnist.RELEASED_TORUS),
         quantities.MAP,
         picture="torus",
-        note="*neighbours of one class*: of neighbouring sites that show different images, the "
-        "share whose digits are of one class; *shuffled*, images keep their places and change "
-        "their classes with each other, and p is the share of shuffles that do as well.",
+        note="*neighbours of one class*: the share of neighbouring sites with different images "
+        "whose digits have the same class. *shuffled*: the same share after the classes of the "
+        "images were permuted; p is the share of permutations that reach the unshuffled value.",
     ),
     "figure4": Table(
         "Figure 4: traversals",
@@ -183,17 +182,17 @@ TABLES = {
         picture="combined",
         note="The first model is the one of B.4: 13 frames, no norm. Models are trained on single "
         "motions over all scales and tested on 500 sequences of combined motion at scale 1. Gains "
-        "of models that see 13 frames are of frames outside those, of the others of frames outside "
-        "5: the two do not compare.",
+        "of models that see 13 frames are measured outside these 13, those of the others outside "
+        "5. The two do not compare.",
         seeds=1,
     ),
     "probes": Table(
-        "What linear probes read off t: the digit, from few labels and many",
+        "Linear probes on t: the digit, from few and from many labels",
         (*mnist.FINAL, *mnist.FAST),
         quantities.PROBES,
-        note="Test accuracy on one frame of a moving digit, in any pose and hue, from so many "
-        "labelled training sequences (a sequence each); *pooled*: of every capsule what no roll "
-        "changes, its mean, spread and peak.",
+        note="Test accuracy on one frame of a moving digit, in any pose and hue. The header states "
+        "the number of labelled training sequences. *pooled*: probes on the mean, spread and peak "
+        "of every capsule, which no roll changes.",
     ),
     "speed": Table(
         "Any speed (C.1): sprites that move half a site, or two, a frame",
@@ -208,52 +207,52 @@ TABLES = {
         extensions.CAUSAL,
         (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         note="Each predicts the four frames it has not seen: the causal model 1 to 4 frames after "
-        "the last one, the centred one 6 to 9 frames from the middle of its window. Both are one "
-        "or two frames away from what was seen, round the sequence.",
+        "the last one, the centred one 6 to 9 frames from the middle of its window. As sequences "
+        "are cyclic, each of these frames is one or two frames away from a seen one.",
     ),
     "axes": Table(
         "Several axes (C.3): x and y on capsules of two axes",
         extensions.AXES,
         (*quantities.TRAVERSALS, *quantities.OWN_AXES),
-        note="*along its own axis*: of the sequences in which x, or y, moves, the share whose "
-        "latents move along its axis and not along the other's; which is whose, each capsule has "
-        "learned by itself. Before training, nothing moves along either.",
+        note="*along its own axis*: the share of the sequences in which x, or y, moves whose "
+        "latents move along the axis of that factor and not along the other. Each capsule learns "
+        "which axis belongs to which factor. Before training, nothing moves along either.",
     ),
     "learned": Table(
         "Learned W and velocities (section 7)",
         extensions.LEARNED,
         (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         picture="learned",
-        note="W is learned by the bound, which asks for likely frames and not for a roll: a "
-        "learned one may have the higher bound and the lower gain.",
+        note="W is learned from the bound, which rewards likely frames and not a roll. A learned W "
+        "can have the higher bound and the lower gain.",
     ),
     "sparse": Table(
         "Sparsity between capsules (section 7)",
         extensions.SPARSE,
         (quantities.SPECIALISATION, *quantities.TRAVERSALS[:3], quantities.LIKELIHOOD[3]),
-        note="*specialisation*: 0 where every capsule moves as much for every factor, 1 where each "
-        "moves for one factor only.",
+        note="*specialisation*: 0 if every capsule moves equally for every factor, 1 if each moves "
+        "for one factor only.",
     ),
     "missing": Table(
-        "Missing frames: nats of a frame that was taken out",
+        "Missing frames: nats of a frame that was removed",
         (sprites.TVAE, sprites.PLAIN),
         quantities.MISSING,
         note="*filled*: the nearest frame's t, rolled (not rolled, for the VAE); *held*: the "
-        "nearest frame's t as it is; *mean*: of the frames that are there. Frames whose image is "
-        "shown elsewhere in the sequence do not count.",
+        "nearest frame's t as it is; *mean*: the mean of the present frames. Frames whose image "
+        "also occurs elsewhere in the sequence do not count.",
         picture="filled",
     ),
     "fast": Table("The fast recipe: two models of Table 1", mnist.FAST[:2], quantities.LIKELIHOOD),
     "capsules-table1": Table(
-        "Parts and wholes, Table 1: what a linear probe reads, fitted on upright digits",
+        "Parts and wholes, Table 1: linear probes fitted on upright digits",
         _OF_PARTS,
         quantities.probed("accuracy"),
         picture="parts",
-        note=f"{_PROBE_NOTE} Features are whitened. The paper does not say how many numbers its "
-        "VAE has; 32 was chosen because its row is near the paper's.",
+        note=f"{_PROBE_NOTE} Features are whitened. The paper does not state the number of "
+        "latents of its VAE; 32 was chosen because its row is near the paper's.",
     ),
     "capsules-refitted": Table(
-        "Parts and wholes, Table 1 again: the probe fitted on digits moved in the same way",
+        "Parts and wholes, Table 1 again: linear probes fitted on digits moved as in the test",
         _OF_PARTS,
         quantities.probed("refitted"),
         picture="parts",
@@ -261,7 +260,7 @@ TABLES = {
             recipe.name: {"refitted": recipe.claims["accuracy"]}
             for recipe in (part_whole.DIGITS, part_whole.PLAIN, part_whole.PLAIN_LARGER)
         },
-        note="The paper's numbers stand beside both: it does not say which it did.",
+        note="The paper does not state how its probe was fitted, so its numbers stand beside both.",
     ),
     "capsules-figure3": Table(
         "Parts and wholes, Figure 3: free-form inference",
@@ -269,8 +268,8 @@ TABLES = {
         quantities.FREE_FORM,
         picture="turned",
         note="100 steps from the encoder's q, on 3,000 test digits, turned by up to 90 degrees or "
-        "upright. Poses are a point each, without the entropy of q(A): what is raised is no bound "
-        "on log p(x), nor comparable with one. Accuracy of probes on t⁰ is of upright digits: "
+        "upright. Poses are points, without the entropy of q(A): the objective is no bound on "
+        "log p(x) and does not compare with one. Probes on t⁰ are tested on upright digits: "
         "*same probe* is fitted on amortised latents, *refitted* on optimised ones.",
     ),
     "capsules-figure4": Table(
@@ -278,32 +277,32 @@ TABLES = {
         (*part_whole.ROTATED, *part_whole.PLAIN_ROTATED),
         quantities.ROTATED,
         picture="parts",
-        note="Each model is probed at the angle it was trained with (refitted): read its own "
-        "column.",
+        note="Each model is probed, by a refitted probe, at the angle it was trained with. Only "
+        "the column of that angle counts.",
     ),
     "capsules-figures5-7": Table(
         "Parts and wholes, Figures 5 to 7: templates and arrangements",
         (part_whole.DIGITS, part_whole.ROTATED[-1]),
         quantities.TEMPLATES,
         picture="templates",
-        note="*nearest affine copy*: of every template, the least squared error, over its energy, "
-        "that an affine map of another leaves; the median over templates. *share of copies*: of "
-        "templates, those that are nearer to another than 95 % of as many random strokes are. "
-        "*majority vote*: how often the whole that is most surely there tells an upright digit's "
-        "class. MSE is of digits moved as in training. Shares are of all templates, blank ones "
-        "included, which the pictures show: of those that draw, they are more.",
+        note="*nearest affine copy*: the squared error of the best affine copy of another "
+        "template, relative to the template's energy; the median over templates. *share of "
+        "copies*: the share of templates that are nearer to another than 95 % of as many random "
+        "strokes are. *majority vote*: how often the most certain whole predicts the class of an "
+        "upright digit. MSE is of digits moved as in training. Shares are of all templates, "
+        "including the blank ones in the pictures; of templates that draw, they are higher.",
     ),
     "capsules-poses": Table(
         "Parts and wholes, section 2.3: Normal poses from the start, or after points",
         (part_whole.NORMAL, part_whole.TUNED),
         quantities.POSES,
         picture="parts",
-        note=f"Both have been trained for as long: {part_whole.NORMAL.training.epochs} epochs with "
+        note=f"Both are trained for equally long: {part_whole.NORMAL.training.epochs} epochs with "
         f"Normal poses, or {part_whole.DIGITS.training.epochs} with points and then "
         f"{part_whole.TUNED.training.epochs} with Normal ones. Each ELBO is a bound.",
     ),
     "capsules-turns": Table(
-        "Beyond the paper: scenes that may be turned",
+        "Beyond the paper: scenes with a rotation",
         (part_whole.DIGITS, part_whole.TURNING),
         quantities.probed("accuracy"),
         picture="turned",

@@ -1,4 +1,4 @@
-"""What a person looks at: traversals, costs by lag, who shares with whom, training's course."""
+"""Figures of topographic models: traversals, costs by lag, rows of W, training curves."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from topocaps.metrics.traversal_plan import unseen_lags
 from topocaps.models.sequence import SequenceModel
 
 TRAVERSAL_CAPTION = (
-    "Capsule traversals on held-out sequences. Top row of each block: the input, frames that t₀ "
-    "has not seen greyed. Middle: each frame reconstructed from its own latents. Bottom: "
-    "decoded from t₀ (bordered) alone, rolled one site a frame."
+    "Capsule traversals on held-out sequences. Top row of each block: the input; frames that t₀ "
+    "has not seen are grey. Middle: each frame, reconstructed from its own latents. Bottom: "
+    "frames decoded from t₀ (bordered) alone, rolled one site per frame."
 )
 BY_LAG_CAPTION = (
-    "What it costs, over all factors, to predict the frame at each lag from t₀ rolled, against the "
-    "sequence's own mean frame (dashed), the best an invariant model can do. Shaded: frames "
-    "that count, which t₀ has not seen."
+    "The cost of predicting the frame at each lag from rolled t₀, over all factors. Dashed: the "
+    "cost of the sequence's mean frame, which is the best that an invariant model can do. Shaded: "
+    "lags that t₀ has not seen, on which the gain is measured."
 )
 TOPOGRAPHY_CAPTION = (
-    "Who shares with whom, in one capsule: the squares u² that the bordered latent sums (left), "
-    "and with how many of them in common every other latent's energy is tied to its own (right)."
+    "Variance shared in one capsule. Left: the squares u² that the energy of the bordered latent "
+    "sums. Right: the number of these squares that the energy of every other latent also sums."
 )
 LEARNED_CAPTION = (
-    "What was learned of W: how much of u² so many frames and sites from a latent counts in its "
-    "energy; where it began, the mean over capsules, and some capsules."
+    "Learned W: the weight of u² in a latent's energy, by its distance in frames and sites. Shown "
+    "are the initial weights, the mean over capsules, and some capsules."
 )
 TORUS_CAPTION = (
-    "The test image that excites each site of the torus most, flattened (Fig. 3), and the classes "
-    "of these images: neighbours are alike where the map is organised."
+    "The test image that excites each site of the flattened torus most (Fig. 3), and the class of "
+    "this image. In an organised map, neighbours have the same class."
 )
-HISTORY_CAPTION = "What is raised and its parts over training, nats a frame."
+HISTORY_CAPTION = "The objective and its terms over training, in nats per frame."
 
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
 GAP = 2  # pixels between frames
-WIDE = 5  # times the least cost, from where on costs are drawn by their logarithm
-FEW = 30  # epochs, that are shown as points
-MANY = 5  # curves, whose names would hide them
-COLOURS = 10  # before they come again
+WIDE = 5  # ratio of the largest to the least cost above which the axis is logarithmic
+FEW = 30  # epochs below which each is marked by a point
+MANY = 5  # curves from which on the legend stands beside the axes
+COLOURS = 10  # colours of the cycle
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
-    """As a PNG, whole or not at all."""
+    """Write a figure as a PNG file, atomically."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
     write_atomically(Path(path), buffer.getvalue())
@@ -122,27 +122,27 @@ def filled(
     seed: int = 0,
     closed: bool | None = None,
 ) -> Figure:
-    """Sequences with a ``share`` of their frames missing: what is there, what is filled in.
+    """Draw sequences with a ``share`` of their frames missing, and the frames filled in.
 
-    Capsules of several axes roll along those that a traversal of the whole sequence takes, unless
-    they are kept apart: the frames that are there tell then.
+    Capsules roll along the axes that a traversal of the whole sequence takes. Axes that are kept
+    apart are inferred from the present frames.
     """
     x = batch.x
     mask = some_missing(x, share, seed)
-    there = torch.where(mask[..., None, None, None], x, 0.5)
+    present = torch.where(mask[..., None, None, None], x, 0.5)
     axes, rate = None, model.topography.velocity
     if not model.topography.apart:
         axes = traversal(model, x, rate=rate, closed=closed).axis
     shown = model.fill(x, mask, axis=axes, closed=closed)
-    blocks = torch.stack([x, there, shown], 1).clamp(0, 1)
+    blocks = torch.stack([x, present, shown], 1).clamp(0, 1)
     figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
     for panel, block, label in zip(panels, blocks, _labels(batch, names), strict=True):
-        show_rows(panel, block, ("input", "there", "filled"), title=label)
+        show_rows(panel, block, ("input", "present", "filled"), title=label)
     return figure
 
 
 def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Mean cost of the rolled frame at every lag, for one or several runs' metrics."""
+    """Draw the mean cost of the rolled frame at every lag, from the metrics of each run."""
     figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     reference: list[float] = []
     at: list[int] = []
@@ -179,15 +179,14 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def topography(topography: Topography, frames: int) -> Figure:
-    """Who shares with whom (Fig. 2), over time and the first axis of one capsule; where axes are
-    kept apart, in a sequence that moves along it."""
+    """Draw a row of W and of W Wᵀ, over time and the first axis of one capsule (Fig. 2)."""
     frames = max(topography.window, frames)
     one = replace(topography, capsules=1)
     energy = torch.ones(frames, 1, *one.u_shape, requires_grad=True)
     here = (frames // 2, 0, *(n // 2 for n in one.shape))
 
     def pool(squares: Tensor) -> Tensor:
-        along = one.axes[:1] if one.apart else one.axes
+        along = one.axes[:1] if one.apart else one.axes  # apart: of motion along the first
         return torch.stack([one.pool(squares[None], axis)[0] for axis in along]).sum(0)
 
     summed = torch.autograd.grad(pool(energy)[here], energy)[0].detach()  # row of W
@@ -198,7 +197,7 @@ def topography(topography: Topography, frames: int) -> Figure:
         axes,
         (summed, tied),
         (-one.beyond[0], 0),  # sites beyond an open end are before the first
-        ("squares it sums: a row of W", "squares in common"),
+        ("squares summed: a row of W", "squares in common"),
         strict=True,
     ):
         plane = values[:, 0].amax(tuple(r for r in rest)) if rest else values[:, 0]
@@ -222,9 +221,9 @@ def topography(topography: Topography, frames: int) -> Figure:
 
 @torch.no_grad()
 def learned(topography: LearnedTopography) -> Figure:
-    """Kernels that were learned (over time and sites from here): where they began, their mean over
-    capsules, and some capsules' own. Of capsules that move along several axes, a row for each; of a
-    map, summed over time."""
+    """Draw learned kernels over offsets in time and sites: initial, mean, and of some capsules.
+
+    Each axis has a row. The kernels of a map are summed over time."""
     start = topography.start
     before = LearnedTopography(start, topography.learned)
     several = len(start.axes) > 1
@@ -249,7 +248,7 @@ def learned(topography: LearnedTopography) -> Figure:
 
 
 def _kernel(panel: Any, start: Topography, axis: int | None, kernel: Tensor) -> Any:
-    """One of them, (window, offsets): against time, or as a map of two axes."""
+    """Draw one kernel, (window, offsets), against time or as a map of two axes."""
     if axis is None and len(start.shape) > 1:
         rows, columns = start.shape[-2:]  # of more axes, summed over the others too
         seen = kernel.reshape(-1, rows, columns).sum(0).roll((rows // 2, columns // 2), (0, 1))
@@ -269,12 +268,12 @@ def _kernel(panel: Any, start: Topography, axis: int | None, kernel: Tensor) -> 
 
 
 def _around(sites: int) -> tuple[float, float]:
-    """The ends of an axis of offsets, half of them either way."""
+    """Return the limits of an axis of offsets that is centred on 0."""
     return -(sites // 2) - 0.5, (sites - 1) // 2 + 0.5
 
 
 def torus(images: Tensor, classes: Tensor) -> Figure:
-    """The image that excites each site most, and its class: (rows, columns, *frame), flattened."""
+    """Draw the image, of (rows, columns, *frame), that excites each site most, and its class."""
     rows, columns = classes.shape
     figure, axes = canvas(1, 2, (0.42 * columns + 5.2, 0.42 * rows))
     axes[0].imshow(tile(images), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
@@ -289,7 +288,7 @@ def torus(images: Tensor, classes: Tensor) -> Figure:
 
 
 def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Mean CapCorr against L/S, for one or several kinds of model (Fig. 5)."""
+    """Draw the mean CapCorr against L/S for each kind of model (Fig. 5)."""
     figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     for name, points in found.items():
         lengths, values = zip(*sorted(points), strict=True)
@@ -305,8 +304,9 @@ def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Fig
 def probes_by_labels(
     read: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
 ) -> Figure:
-    """{what is read: {model: (labels, accuracy of a linear probe), of every seed}}, a panel for
-    each: means, and from the least to the greatest."""
+    """Draw the accuracy of linear probes by number of labels: means and ranges over seeds.
+
+    ``read`` maps features and models to (labels, accuracy) pairs of all seeds."""
     figure, axes = canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
     for axis, (what, models) in zip(axes, read.items(), strict=True):
         for name, points in models.items():
@@ -328,7 +328,7 @@ def probes_by_labels(
 
 
 def history(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """The bound and its parts by epoch."""
+    """Draw the objective and its terms by epoch."""
     figure, axes = canvas(1, 2, (8.2, 3.2))
     epochs = [record["epoch"] for record in records]
     kls = tuple(name for name in records[0] if name.startswith("kl_"))
@@ -342,18 +342,18 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("nats a frame")
+    axes[0].set_ylabel("nats per frame")
     return figure
 
 
 def _and(moving: Iterable[str]) -> str:
-    """What moves, as a title."""
+    """Return a title that names the moving factors."""
     first, *others = moving
     return f"{' and '.join([first, *others])} move{'' if others else 's'}"
 
 
 def _named(term: str, is_bound: bool) -> str:
-    """What a term of the bound is called where it is drawn."""
+    """Return the label of a term of the objective."""
     bound = "bound" if is_bound else "value (no bound)"
     known = {"elbo": bound, "validation_elbo": f"{bound}, validation"}
     known["log_px_given_t"] = "log p(x | t)"
@@ -361,7 +361,7 @@ def _named(term: str, is_bound: bool) -> str:
 
 
 def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """A figure of its own, apart from pyplot's."""
+    """Return a figure that pyplot does not manage, and its axes."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -370,7 +370,7 @@ def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, 
 def show_rows(
     axis: Axes, block: Tensor, rows: Sequence[str], columns: Sequence[str] = (), title: str = ""
 ) -> None:
-    """Frames (rows, columns, channel, height, width), with the names of both beside them."""
+    """Draw frames (rows, columns, channel, height, width) with labels of rows and columns."""
     down, across = (size + GAP for size in block.shape[-2:])
     axis.imshow(tile(block), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
     axis.set_yticks([down * (row + 0.5) for row in range(len(rows))], rows)
@@ -390,7 +390,7 @@ def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
 
 
 def tile(block: Tensor) -> NDArray[np.float32]:
-    """(rows, columns, channel, height, width) as one picture, white between the frames."""
+    """Join frames (rows, columns, channel, height, width) into one picture with white gaps."""
     rows, columns, channels, height, width = block.shape
     padded = torch.nn.functional.pad(block, (1, 1, 1, 1), value=1.0)
     picture = padded.permute(0, 3, 1, 4, 2).reshape(

@@ -1,4 +1,4 @@
-"""Sequences of your own: what model suits them, chosen from their shape alone, and said."""
+"""A model for sequences of your own: its recipe is chosen from their shape, and reported."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from topocaps.study.recipe import Recipe
 from topocaps.study.runs import Job, Say, run_job
 from topocaps.training import Adam, Training
 
-FEWEST = 4  # frames: a window, and some outside it to predict
+FEWEST = 4  # frames of a sequence: a window, and some frames outside it to predict
 CAPSULES = 12
-BATCH, STEPS = 16, 500  # of an epoch
+BATCH, STEPS = 16, 500  # sequences of a batch, batches of an epoch
 EPOCHS = 18
-SIDE = 32  # pixels: the shorter side of larger pictures, unless a size is asked for
-LONGEST, CUT = 32, 24  # frames: longer clips are cut, unless a number is asked for
-FEW = 5000  # sequences of pictures: no more than that are shown in other places too
-_MANY = 64 * 64 * 3  # numbers of a frame beyond which convolutions are the smaller networks
+SIDE = 32  # pixels: larger pictures are resized to this shorter side by default
+LONGEST, CUT = 32, 24  # frames: longer clips are cut into windows of 24 by default
+FEW = 5000  # sequences of pictures: so many or fewer are augmented by shifts
+_MANY = 64 * 64 * 3  # values of a frame above which convolutional networks are smaller
 
 
 def fit_own(
@@ -41,13 +41,13 @@ def fit_own(
     changes: tuple[str, ...] = (),
     say: Say = lambda line: None,
 ) -> Finished[Any]:
-    """Read, choose, train, evaluate what can be without factors, write a run folder and report."""
+    """Read sequences, choose a recipe, train, evaluate without factors, and write a report."""
     data = data if data.size is not None else replace(data, at_most=SIDE)
     own = data.read(say)
     if own.summary.get("shrunk"):
-        say(f"pictures are made {SIDE} pixels high or wide: --size takes another number")
+        say(f"pictures are resized to a shorter side of {SIDE} pixels: --size changes this")
     if data.frames is None and (long := own.sequences.frames) > LONGEST:
-        say(f"clips are cut into windows of {CUT} frames: --frames {long} takes them whole")
+        say(f"clips are cut into windows of {CUT} frames: --frames {long} keeps them whole")
         data = replace(data, frames=CUT, stride=CUT // 2)
         own = own.cut(CUT, CUT // 2)
         say(str(own))
@@ -57,13 +57,13 @@ def fit_own(
     say(explain(recipe))
     splits = None
     if isinstance(recipe.data, OwnSequences) and replace(recipe.data, shift=data.shift) == data:
-        splits = recipe.data.splits(own)  # unless ``changes`` ask for other frames than were read
+        splits = recipe.data.splits(own)  # not if ``changes`` ask for other frames
     return run_job(Job(recipe, out, seed), device, say, splits)
 
 
 _ALONE = (
-    ". Pictures of one sequence belong into one subfolder (or --frames N cuts sequences from those "
-    "of a folder); tc.data.from_images makes single ones move"
+    ". Put the pictures of a sequence into one subfolder, or cut those of a folder into sequences "
+    "with --frames N; tc.data.from_images makes sequences of single pictures"
 )
 
 
@@ -76,12 +76,12 @@ def recipe_for(
     window: int | None = None,
     closed: bool = False,
 ) -> Recipe:
-    """A recipe for sequences that were read.
+    """Return a recipe for sequences that were read.
 
-    A window over all but a tenth of the frames at either end, which are left to predict. Unless
-    sequences are ``closed`` (the last frame is followed by the first), time and capsules have open
-    ends, and there are twice as many sites as frames: what rolls out over an end is lost. In closed
-    ones there are as many as frames. Few pictures are shown shifted too.
+    The default window leaves out a tenth of the frames at either end, which remain to be predicted.
+    In ``closed`` sequences the first frame follows the last, and capsules have as many sites as
+    frames. Otherwise time and capsules have open ends. A value that rolls out over an end is lost,
+    so there are twice as many sites as frames. Small sets of pictures are augmented by shifts.
     """
     frames, shape = own.sequences.frames, own.sequences.frame_shape
     if frames < FEWEST:
@@ -120,16 +120,16 @@ def recipe_for(
 
 
 def explain(recipe: Recipe) -> str:
-    """What was chosen, in a sentence."""
+    """Return a sentence that states the choices of a recipe."""
     topography = recipe.topography
     networks = "convolutional networks" if recipe.convolutional else "multilayer perceptrons"
     epochs = counted(recipe.training.epochs, "epoch")
     if recipe.training.patience is not None:
-        epochs = f"up to {epochs}, {recipe.training.patience} without a better bound,"
+        epochs = f"up to {epochs} (stops after {recipe.training.patience} without a better bound)"
     ends = "closed time" if recipe.closed else "open ends"
     shift = getattr(recipe.data, "shift", 0)
     pixels = counted(shift, "pixel")
-    shown = f", shown shifted by up to {pixels}" if shift else ""
+    shown = f", shifted by up to {pixels}" if shift else ""
     return (
         f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, a window of "
         f"{topography.window} frames, {ends}, {networks}, a {recipe.likelihood.value} decoder, "

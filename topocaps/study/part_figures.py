@@ -1,4 +1,4 @@
-"""What a person looks at of parts and wholes: templates, and which of them draws which stroke."""
+"""Figures of part-whole models: templates, and the parts that draw an image."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from topocaps.errors import BadInput
 from topocaps.study.figures import can_be_drawn, canvas, show_rows, tile
 
 TEMPLATES_CAPTION = (
-    "Templates of the parts (Fig. 6): brightness times opacity, each as large as its square."
+    "Templates of the parts (Fig. 6): brightness times opacity, each scaled to its square."
 )
 PARTS_CAPTION = (
-    "Held-out digits: the input, what the encoder's parts draw, and the same with every part in a "
-    "colour of its own (Fig. 7)."
+    "Held-out digits: the input, its reconstruction from the encoder's parts, and the same with "
+    "each part in its own colour (Fig. 7)."
 )
 TURNED_CAPTION = (
-    "One digit turned: the input, what the encoder's parts draw, what they draw after free-form "
-    "inference from there (Fig. 3), and both again with every part in its own colour (Fig. 5)."
+    "One digit at several rotations: the input, its reconstruction from the encoder's parts and "
+    "after free-form inference (Fig. 3), and both with each part in its own colour (Fig. 5)."
 )
-SAMPLES_CAPTION = "Images from the generative model alone, wholes first (Eq. 1-7)."
+SAMPLES_CAPTION = (
+    "Images sampled from the generative model (Eq. 1-7), and the parts that draw them."
+)
 
 FREE_STEPS = 100
 
 
 @torch.no_grad()
 def templates(model: PartWhole) -> Figure:
-    """Every template as it is drawn."""
+    """Draw all templates."""
     images = model.templates.images()
     shown = (images[:, :-1] * images[:, -1:]).cpu()
     columns = min(8, len(shown))
@@ -48,7 +50,7 @@ def templates(model: PartWhole) -> Figure:
 
 
 def coloured(model: PartWhole, parts: Capsules) -> Tensor:
-    """The image with every part in a colour of its own: (…, 3, height, width)."""
+    """Return the image with each part in its own colour, (…, 3, height, width)."""
     ink, alpha = model.templates.moved(parts)
     count = ink.shape[-4]
     hues = [colorsys.hsv_to_rgb(n / count, 0.85, 1.0) for n in range(count)]
@@ -58,7 +60,7 @@ def coloured(model: PartWhole, parts: Capsules) -> Tensor:
 
 @torch.no_grad()
 def parts(model: PartWhole, x: Tensor) -> Figure:
-    """Input, reconstruction and coloured parts of images (…, *frame)."""
+    """Draw input, reconstruction and coloured parts of images (…, *frame)."""
     x = x.flatten(0, -4)
     found = model.parts_of(x)
     rows = [_rgb(x), _rgb(model.templates(found)), coloured(model, found)]
@@ -66,9 +68,9 @@ def parts(model: PartWhole, x: Tensor) -> Figure:
 
 
 def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
-    """One image (*frame), turned by each of ``degrees``, before and after free-form inference."""
+    """Draw an image (*frame) rotated by each of ``degrees``, before and after optimisation."""
     if x.numel() != math.prod(x.shape[-3:]):
-        raise BadInput(f"one image is turned, (channels, height, width), not {tuple(x.shape)}")
+        raise BadInput(f"expected one image (channels, height, width), not {tuple(x.shape)}")
     x = x.reshape(x.shape[-3:])
     aspect = x.shape[-1] / x.shape[-2]
     angles = torch.stack([poses.rotated(math.radians(d), aspect) for d in degrees]).to(x)
@@ -90,7 +92,7 @@ def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
 
 @torch.no_grad()
 def samples(model: PartWhole, count: int = 16) -> Figure:
-    """Images from the prior, and which parts they are made of."""
+    """Draw images sampled from the prior, and their coloured parts."""
     scene = model.sample(count)
     parts = scene.layers[-1].rotated(scene.rotation)
     return _rows([_rgb(scene.x), coloured(model, parts)], ("image", "parts"))

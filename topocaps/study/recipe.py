@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from topocaps.capsules import PartWhole, PartWholeSettings
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import seeded
-from topocaps.errors import BadInput, check_seed, non_negative, one_of, whole_number
+from topocaps.errors import BadInput, check_seed, non_negative, one_of, positive, whole_number
 from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography
 from topocaps.metrics.traversal_plan import TraversalOptions
@@ -172,11 +172,9 @@ class Recipe(BaseRecipe):
         for name in ("centred", "closed", "convolutional"):
             if not isinstance(getattr(self, name), bool):
                 raise BadInput(f"{name} must be true or false, not {getattr(self, name)!r}")
-        number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
-        if not number or not 0 < self.rate < math.inf:
-            raise BadInput(f"rate must be more than 0 sites a frame, not {self.rate!r}")
-        if not isinstance(self.sparsity, int | float) or not 0 <= self.sparsity < math.inf:
-            raise BadInput(f"sparsity must be 0 or more, not {self.sparsity!r}")
+        object.__setattr__(self, "rate", positive("rate", self.rate))
+        for name in ("sparsity", "epsilon"):
+            object.__setattr__(self, name, non_negative(name, getattr(self, name)))
         if self.closed and not self.topography.cyclic:
             raise BadInput(
                 "capsules with open ends are for sequences that do not come round: closed=false"
@@ -188,7 +186,6 @@ class Recipe(BaseRecipe):
                     f"unseen_window {window} is less than the model's window "
                     f"{self.topography.window}: what the model has seen is not unseen"
                 )
-        object.__setattr__(self, "epsilon", non_negative("epsilon", self.epsilon))
         object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
         for name, kind in (
             ("norm", Norm), ("learned", Learned), ("encoder_fan", Fan), ("decoder_fan", Fan),

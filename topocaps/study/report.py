@@ -1,4 +1,4 @@
-"""``report.html``: tables, figures and settings in one file that opens offline."""
+"""``report.html``: tables, figures and settings in one file that needs no network."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from topocaps.version import __version__
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: a table, figures with captions, settings to unfold."""
+    """A section of a report: a table, figures with captions, and settings that can be unfolded."""
 
     title: str
     text: str
     table: list[list[str]]
     figures: list[tuple[Path, str]] = field(default_factory=list)
     settings: dict[str, Any] | None = None
-    #: what the rows of the table mean, by term
+    #: explanation of terms in the table
     legend: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,7 +51,7 @@ pre { background: #f5f6f8; padding: 1rem; overflow-x: auto; font-size: .85rem }
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
-    """The report: everything it shows is inside it."""
+    """Return the HTML of a report. It contains its figures and refers to no other file."""
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
@@ -97,7 +97,7 @@ def _figure(path: Path, caption: str) -> str:
 
 
 def compare(runs: list[Finished[Any]]) -> list[list[str]]:
-    """One table: every run, then the untrained control of the first."""
+    """Return a table with a column for every run and one for the untrained model of the first."""
     named = Counter(run.name for run in runs)
     columns: dict[str, Any] = {}
     for run in runs:
@@ -108,7 +108,7 @@ def compare(runs: list[Finished[Any]]) -> list[list[str]]:
 
 
 def section(run: Finished[Any]) -> Section:
-    """The part of a report that one run fills."""
+    """Return the section of a report on one run."""
     evaluation = evaluation_of(run.model)
     captions = evaluation.captions
     files = {name: run.folder.figures / f"{name}.png" for name in captions}
@@ -124,7 +124,7 @@ def section(run: Finished[Any]) -> Section:
     return Section(
         title=run.name,
         text=f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
-        f"on {metrics['device']}{_in_company(metrics)}, seed {metrics['seed']}; "
+        f"on {metrics['device']}{_shared(metrics)}, seed {metrics['seed']}; "
         f"{counted(metrics['sequences'], 'sequence')} evaluated."
         + (f" {metrics['complaint']}." if metrics.get("complaint") else ""),
         table=table(quantities, columns),
@@ -136,13 +136,13 @@ def section(run: Finished[Any]) -> Section:
     )
 
 
-def _in_company(metrics: dict[str, Any]) -> str:
+def _shared(metrics: dict[str, Any]) -> str:
     together = metrics.get("together", 1)
     return f" ({together} models at once)" if together > 1 else ""
 
 
 def draw_figures(run: Finished[Any], held_out: SequenceSet) -> None:
-    """Everything there is to see of a run, into its folder."""
+    """Draw all figures of a run into its folder."""
     make_folder(run.folder.figures)
     drawn = evaluation_of(run.model).draw(run, held_out)
     drawn["history"] = figures.history(run.folder.records())

@@ -25,7 +25,7 @@ from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
 
 Say = Callable[[str], None]
-VALIDATED = 100  # sequences of every factor, after every epoch
+VALIDATED = 100  # validation sequences of every factor
 VALIDATION_SEED = 1
 
 
@@ -36,11 +36,11 @@ class Job:
     recipe: BaseRecipe
     out: Path
     seed: int = 0
-    start: Path | None = None  #: of the run whose weights it starts from [OUT/start]
+    start: Path | None = None  #: folder of the run whose weights it starts from [OUT/start]
 
     @property
     def before(self) -> Job | None:
-        """What must be finished first: training that this one starts from."""
+        """The job whose weights this one starts from, if any. It must finish first."""
         if self.recipe.start is None:
             return None
         return Job(self.recipe.start, self.start or self.out / "start", self.seed)
@@ -52,10 +52,10 @@ def run_job(
     say: Say = lambda line: None,
     splits: Splits | None = None,
 ) -> Finished[Any]:
-    """Train, evaluate and report one that has to stay finite."""
+    """Train, evaluate and report one job; raise ``NonFinite`` if it does not stay finite."""
     for finished in run_jobs([job], device=device, say=say, splits=splits):
         return finished
-    raise NonFinite(f"{job.recipe.name} did not stay finite: {RunFolder(job.out).failure} says why")
+    raise NonFinite(f"{job.recipe.name} did not stay finite: see {RunFolder(job.out).failure}")
 
 
 def run_jobs(
@@ -68,12 +68,14 @@ def run_jobs(
     reports: bool = True,
     splits: Splits | None = None,
 ) -> Iterator[Finished[Any]]:
-    """Train, evaluate and report; jobs on the same data, for as many steps, run together.
+    """Train, evaluate and report jobs. Jobs with the same data and number of steps train together.
 
-    Each is given as soon as it is evaluated, group by group, and nothing is done before it is asked
-    for. What is done already is kept. A model that is no
-    longer finite is said to be so and left out. Without ``reports`` nothing is drawn. ``splits``
-    are the data of all jobs, if they are loaded already.
+    The iterator yields each run when it is evaluated, and starts a group only when its first run is
+    requested. A finished run is not run again. A model that is not finite is reported and skipped.
+
+    Args:
+        reports: whether to draw figures and write reports.
+        splits: the data of all jobs, if they are loaded already.
     """
     first = {job.before.out: job.before for job in jobs if job.before is not None}
     if first:
@@ -81,7 +83,8 @@ def run_jobs(
     together: dict[object, list[Job]] = {}
     for job in jobs:
         if job.before is not None and RunFolder(job.before.out).failure.exists():
-            say(f"{job.recipe.name}, seed {job.seed}: left out, as what it starts from failed")
+            named = f"{job.recipe.name}, seed {job.seed}"
+            say(f"{named}: skipped, as the run that it starts from failed")
             continue
         training = job.recipe.training
         together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
@@ -124,13 +127,13 @@ def _run_group(
             say=lambda line: say(f"{label}: {line}"),
         )
     except Interrupted as stopped:
-        raise Interrupted(f"{stopped}; the same command goes on from there") from None
+        raise Interrupted(f"{stopped}; repeat the command to resume") from None
     for job, run, folder, was_done in zip(jobs, runs, folders, done, strict=True):
         named = f"{job.recipe.name}, seed {job.seed}"
         if run.failure is not None:
             say(f"{named}: {run.failure} ({folder.failure})")
         elif was_done:
-            say(f"{named}: trained already in {folder.path} (remove it to train again)")
+            say(f"{named}: trained already in {folder.path} (remove the folder to train again)")
             yield Finished.open(folder.path, job.recipe)
         else:
             best = "" if run.best_epoch is None else (
@@ -145,12 +148,12 @@ def _run_group(
 
 
 def _validation(splits: Splits) -> SequenceSet:
-    """Some of what is there for choices or, where nothing is, of what is held out."""
+    """Return some validation sequences, or held-out ones if the data have no validation split."""
     return (splits.validation or splits.held_out).balanced(VALIDATED, seed=VALIDATION_SEED)
 
 
 def _initial(job: Job, frame_shape: tuple[int, ...]) -> GenerativeModel:
-    """The model before its first step: fresh, or with the weights it starts from."""
+    """Return the model before its first step: new, or with the weights it starts from."""
     model = job.recipe.build(frame_shape, job.seed)
     return model if job.before is None else load(job.before.out, model).train()
 
@@ -163,9 +166,9 @@ def evaluate_run(
     splits: Splits | None = None,
     report: bool = True,
 ) -> Finished[Any]:
-    """Measure a trained run and write its metrics and, unless ``report`` is False, its report.
+    """Evaluate a trained run and write its metrics and, if ``report``, its figures and report.
 
-    ``recipe`` and ``splits`` are those that the run folder recorded, unless given.
+    ``recipe`` and ``splits`` default to those that the run folder records.
     """
     folder = RunFolder(path)
     settings = folder.settings()
@@ -204,7 +207,7 @@ def evaluate_run(
 
 
 def _started(recipe: BaseRecipe) -> dict[str, Any]:
-    """Return what a run started from, and for how many epochs that was trained."""
+    """Return the recipe that a run started from, and its epochs."""
     if recipe.start is None:
         return {}
     return {"start": {"recipe": recipe.start.name, "epochs": recipe.start.training.epochs}}
@@ -213,7 +216,7 @@ def _started(recipe: BaseRecipe) -> dict[str, Any]:
 def run_side_by_side(
     recipes: Sequence[BaseRecipe], out: Path, device: str, say: Say
 ) -> list[Finished[Any]]:
-    """Run recipes, each into a folder of its own in ``out``, with one report above them."""
+    """Run each recipe in its own folder in ``out``, and write one report of all."""
     jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes]
     runs = [run_job(job, device, say) for job in jobs]
     sections = [section(run) for run in runs]
@@ -222,7 +225,7 @@ def run_side_by_side(
     figures.save(lags, out / "figures" / "by_lag.png")
     overview = Section(
         title="Side by side",
-        text="Both models saw the same sequences for the same number of steps. Only one rolls.",
+        text="Both models trained on the same sequences for as many steps. Only one of them rolls.",
         table=compare(runs),
         figures=[(out / "figures" / "by_lag.png", figures.BY_LAG_CAPTION)],
     )

@@ -1,7 +1,7 @@
-"""The engine: stacks of models, their sequences and their noise as one step that repeats.
+"""The engine: one training step of several stacks of models.
 
-On a GPU the whole step (data, forward, backward, update, statistics) is captured in a CUDA graph
-and nothing happens on the host but its replay; elsewhere the same lines run one by one.
+On a GPU the whole step (data, forward and backward pass, update, statistics) is captured in a CUDA
+graph, and the host only replays it. On other devices the same code runs eagerly.
 """
 
 from __future__ import annotations
@@ -38,16 +38,21 @@ from topocaps.training.updates.fused import FusedUpdate
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
 LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
-#: gradients of bf16 products that are added in another order: mostly .01 apart, .08 in a stack with
-#: mu = 0, where T is near 0 (noise that is rounded to bf16 changes those by .07)
+#: Largest accepted difference of compiled gradients. In bf16, another order of sums changes
+#: gradients by .01 in most stacks and by .08 in one with mu = 0, where T is near 0 (there, noise
+#: that is rounded to bf16 changes them by .07).
 ALIKE = 0.15
-WORTH_COMPILING = 15_000  # steps: compiling takes half a minute or more, and about halves a step
+WORTH_COMPILING = 15_000  # steps: compiling takes over half a minute and about halves a step
 
 
 class Engine:
-    """Trains ``models`` together; each sees what its own seed decides.
+    """Trains ``models`` together; each draws its sequences and noise from its own seed.
 
     Models of one architecture and training are one stack; stacks run side by side in one program.
+
+    Args:
+        captured: whether to capture the step in a CUDA graph where that is possible.
+        compiling: whether to compile the bound and its gradient.
     """
 
     def __init__(
@@ -63,11 +68,11 @@ class Engine:
         self.sequences = sequences
         trainings = for_each(training, len(models))
         self.device = sequences.images.device
-        # what sequences work out once, they work out here: not in a graph, where they must not wait
+        # lazy results of the sequences are computed here, as a graph must not synchronise
         drawn = with_doubles(self.device)
         sequences.choose(torch.zeros(1, sequences.numbers, device=drawn))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
-        mapping = self.device.type == "cuda"  # which one model does not fill; a CPU it does
+        mapping = self.device.type == "cuda"  # a single model fills a CPU, but not a GPU
         self.parts = [
             _Part(
                 Stack([models[n] for n in places], sequences.frames),
@@ -86,15 +91,15 @@ class Engine:
         if compiling:
             for part in self.parts:
                 part.compile(sequences)
-        # a graph cannot carry generators on, so it needs numbers that are counted
+        # a graph does not advance generators, so it needs counted random numbers
         counted = all(isinstance(part.randomness, DeviceRandomness) for part in self.parts)
         counted = counted and not sequences.on_host
         self._graph = self._capture() if captured and counted else None
-        #: steps between looks at the statistics: a look waits for the device
+        #: steps between readings of the statistics, each of which waits for the device
         self.stride = 1 if self.device.type == "cpu" else 100
 
     def advance(self, first: int, count: int, steps: int) -> list[dict[str, float]]:
-        """``count`` steps of ``steps`` in all, from number ``first`` on; the sums of the terms."""
+        """Run ``count`` of ``steps`` from step ``first``; return each model's summed terms."""
         self.step.fill_(first - 1)
         for part in self.parts:
             part.sums.zero_()
@@ -114,16 +119,16 @@ class Engine:
         return [found[place] for place in sorted(found)]
 
     def failures(self) -> dict[int, str]:
-        """Which models are no longer finite: since which step, and in which term."""
+        """Return a message for every model that is not finite, with the first step and term."""
         return {place: why for part in self.parts for place, why in part.failures().items()}
 
     def flag_nonfinite_weights(self) -> None:
-        """Count models with weights that are not finite as failed, before their next bound is."""
+        """Mark models with non-finite weights as failed, before their next bound shows it."""
         for part in self.parts:
             part.flag_nonfinite_weights(self.step)
 
     def state(self, place: int) -> dict[str, Tensor]:
-        """Everything a model needs to go on, as tensors of its own."""
+        """Return the tensors from which a model can resume."""
         part, member = self._find(place)
         stack, found = part.stack, {"rng": part.randomness.state(member)}
         for name, value in self.weights(place).items():
@@ -134,14 +139,14 @@ class Engine:
         return found
 
     def weights(self, place: int) -> dict[str, Tensor]:
-        """What a model has learned, where its stack holds it."""
+        """Return the weights and buffers of a model, as views into its stack."""
         part, member = self._find(place)
         tensors = part.stack.tensors().items()
         return {name: part.stack.of_member(value, member) for name, value in tensors}
 
     @torch.no_grad()
     def restore(self, place: int, state: dict[str, Tensor]) -> None:
-        """Put a model's state back, in place: a graph knows where things are."""
+        """Restore a model's state in place, as a graph refers to fixed addresses."""
         part, member = self._find(place)
         part.randomness.restore(member, state["rng"])
         for name, value in part.stack.tensors().items():
@@ -155,7 +160,7 @@ class Engine:
         part.update.refresh()
 
     def write_back(self) -> None:
-        """Give the models what the stacks have learned."""
+        """Copy the weights of the stacks to the models."""
         for part in self.parts:
             part.stack.write_back()
 
@@ -164,14 +169,14 @@ class Engine:
         return part, part.places.index(place)
 
     def _step(self) -> None:
-        """One step up the bound for every model."""
+        """Run one training step of every model."""
         self.step += 1
         work = [functools.partial(part.advance, self.sequences, self.step) for part in self.parts]
         run_concurrently(work, self._streams)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """The step as a CUDA graph. The steps that warm it up leave no trace."""
-        # parameters are older than the streams of the graph, which waits for them anyway
+        """Capture the step as a CUDA graph; undo the effect of the steps that warm it up."""
+        # parameters were created on another stream, for which the graph waits in any case
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         with _untouched(*(part.stack for part in self.parts)):
@@ -190,7 +195,7 @@ class Engine:
 
 @contextmanager
 def _untouched(*stacks: Stack) -> Iterator[None]:
-    """What stacks hold is afterwards as it was."""
+    """Restore the parameters and buffers of stacks on exit."""
     held = [value for stack in stacks for value in stack.tensors().values()]
     before = [value.detach().clone() for value in held]
     yield
@@ -211,7 +216,7 @@ class _Part:
         device: torch.device,
     ) -> None:
         self.stack, self.places, self.training = stack, list(places), trainings[0].shared
-        drawn = with_doubles(device)  # sequences are chosen in float64
+        drawn = with_doubles(device)  # random numbers choose sequences in float64
         self.device = device
         self.randomness: Randomness = randomness(seeds, drawn)
         kind_of_update = FusedUpdate if FusedUpdate.suits(stack, self.training) else AutogradUpdate
@@ -220,14 +225,14 @@ class _Part:
         self.terms = stack.model.recorded
         kind = torch.float64 if drawn == device else torch.float32
         self.sums = torch.zeros(len(stack), len(self.terms), dtype=kind, device=device)
-        # the first step at which a term, or a weight, was not finite; 0 is never
+        # the first step at which a term, or a weight, was not finite; 0 if there was none
         self.failed = torch.zeros(len(stack), len(self.terms) + 1, dtype=torch.int64, device=device)
-        # steps without an update, as their gradient was not finite
+        # skipped steps, whose gradient was not finite
         self.left_out = torch.zeros(len(stack), dtype=torch.int64, device=device)
         self.record: Any = _record
 
     def compile(self, sequences: SequenceSet) -> None:
-        """Run as compiled code, if its gradients are those of the plain one: compilers err."""
+        """Compile the gradients; keep plain code, with a warning, if the results differ."""
         with _untouched(self.stack), torch.random.fork_rng():
             numbers = randomness(range(len(self.stack)), with_doubles(self.device))
             given = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
@@ -237,21 +242,21 @@ class _Part:
                 compiled_gradients = self.update.gradients(sequences, *given)
                 off = max_relative_difference(compiled_gradients, plain, len(self.stack))
                 why = (
-                    f"compiled code has other gradients than plain code, by {off:.0%} (the "
-                    "compiler errs, or layers draw random numbers of their own)"
+                    f"compiled gradients differ from those of plain code by {off:.0%} (a compiler "
+                    "error, or layers with random numbers of their own)"
                 )
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError as error:  # no compiler, or none that can
-                off, why = math.inf, f"it cannot be compiled ({str(error).splitlines()[0]})"
+            except RuntimeError as error:  # no compiler, or one that does not support this model
+                off, why = math.inf, f"the model cannot be compiled ({str(error).splitlines()[0]})"
         if off <= ALIKE:
             self.record = compiled(_record)
             return
         self.update.compile(False)
-        warnings.warn(f"{why}: plain code is used, and is slower", stacklevel=2)
+        warnings.warn(f"{why}: training uses plain code, which is slower", stacklevel=2)
 
     def advance(self, sequences: SequenceSet, step: Tensor) -> None:
-        """One step for every member."""
+        """Run one step of every member."""
         given = self._draw(self.randomness, sequences, step)
         terms, updated = self.update.step(sequences, *given)
         self.record(terms, updated, step, self.sums, self.failed, self.left_out)
@@ -259,7 +264,7 @@ class _Part:
     def _draw(
         self, numbers: Randomness, sequences: SequenceSet, step: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """The numbers that a step needs: uniform ones for sequences, and noise."""
+        """Draw the random numbers of a step: uniform ones for sequences, normal ones for noise."""
         batch = self.training.batch
         numbers.begin(step)
         uniform = numbers.uniform(batch, sequences.numbers)
@@ -279,7 +284,7 @@ class _Part:
         if not self.failed.any():
             return {}
         names = [*self.terms, "a weight"]
-        # what depends on another is named after it: the bound, and what is decoded, come last
+        # terms in reverse order: the bound, and what is decoded, depend on the others
         parts = [*reversed(range(len(self.terms))), len(self.terms)]
         found = {}
         for place, failed in zip(self.places, self.failed.tolist(), strict=True):
@@ -299,7 +304,7 @@ def _record(
     failed: Tensor,
     left_out: Tensor,
 ) -> None:
-    """Add to the sums; note what was not finite for the first time, and what was left out."""
+    """Add terms to the sums; record the first non-finite step and count skipped steps."""
     sums += terms
     _note(terms.isfinite(), step, failed[:, : terms.shape[1]])
     if updated is not None:

@@ -1,4 +1,4 @@
-"""The training loop: a stack of models, each with its own sequences and noise; exact to resume."""
+"""The training loop. It records epochs, saves states, and resumes from them exactly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from topocaps.training.validation import (
 )
 from topocaps.training.watching import Silent, Watcher, summarise
 
-SAVING = 0.03  # of the time may go into saving states
+SAVING = 0.03  # largest share of the time that saving states takes
 
 
 def train(
@@ -41,26 +41,28 @@ def train(
     on_epoch: Callable[[list[Progress]], None] | None = None,
     on_failure: Callable[[int, Progress], None] | None = None,
 ) -> list[Progress]:
-    """Train models as one program, where they are.
+    """Train models as one program, on the device where they are.
 
-    Sequences and noise of each come from its seed alone, so that a model trains the same in any
-    company. With ``states`` (a file for each), a state is saved after epochs (the first, the last,
-    and so many of the others that saving takes little of the time) and when the user interrupts,
-    after the step in hand is done; from it the run goes on bit for bit.
+    The sequences and noise of a model depend on its seed alone, so it trains the same with any
+    other models.
 
-    After every epoch the bound on ``validation`` sequences is recorded. A model whose training has
-    ``patience`` ends with the weights of its best epoch, and records nothing after it has
-    ``stopped``; training ends when all models have.
+    With ``states`` (a file for each model), states are saved after the first and the last epoch,
+    after other epochs as long as saving takes little of the time, and after the current step when
+    the user interrupts. A run resumes from its state bit for bit.
 
-    A model that is no longer finite is said to have ``failed`` in its progress and is saved no
-    more; the others go on.
+    After every epoch the bound on ``validation`` sequences is recorded. A model with ``patience``
+    ends with the weights of its best epoch, and records nothing after it has ``stopped``. Training
+    ends when all models have stopped.
+
+    A model that is not finite is marked as ``failed`` in its progress and is not saved again; the
+    others continue.
     """
     watcher = watcher or Silent()
     trainings = for_each(training, len(models))
     steps_per_epoch = trainings[0].steps_per_epoch(sequences)
     steps = trainings[0].epochs * steps_per_epoch
     progress = [Progress() for _ in models]
-    saved, saving = 0.0, 0.0  # when a state was saved, and how long that took
+    saved, saving = 0.0, 0.0  # time of the last save, and its duration
 
     def save() -> None:
         nonlocal saved, saving
@@ -88,10 +90,10 @@ def train(
         return [n for n, one in enumerate(progress) if not (one.failed or one.stopped)]
 
     def validate(place: int, sequences: SequenceSet) -> None:
-        """Record the bound, and keep weights that are better than those of all epochs before."""
+        """Record the validation bound, and keep the weights if it is the best so far."""
         model, one, training = models[place], progress[place], trainings[place]
         weights = engine.weights(place)
-        model.load_state_dict(weights)  # what the stack has learned
+        model.load_state_dict(weights)  # the weights of its stack
         found = validation_bound(model, sequences, 4 * training.batch)
         if not math.isfinite(found):
             fail(place, f"the bound on validation sequences is not finite at step {step}")
@@ -160,7 +162,7 @@ def train(
                     if on_epoch is not None:
                         on_epoch(progress)
                     watcher.epoch(summarise(models[now[0]], shown.history[-1]))
-                if interrupted.is_set():  # also in the last step: more models may be to come
+                if interrupted.is_set():  # also after the last step, as other models may follow
                     save()
                     raise Interrupted(f"stopped after step {step} of {steps}")
         finally:
@@ -174,9 +176,9 @@ def train(
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a termination sets, so that a step is never cut in half.
+    """Return an event that Ctrl-C or termination sets, so that the current step is completed.
 
-    A second Ctrl-C stops at once.
+    A second Ctrl-C stops immediately.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Many models as one: parameters with an axis in front, random numbers from each one's own seed."""
+"""Stacks: several models as one, with stacked parameters and random numbers by seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topocaps.models.networks import Linear
 class Stack:
     """Models of one architecture as one ``model``; they may differ in topography and mu.
 
-    A single model is its own stack: no axis is added, so that networks of any kind will do.
+    A single model is its own stack. It gets no extra axis, so its networks may be of any kind.
     """
 
     def __init__(self, members: Sequence[GenerativeModel], frames: int) -> None:
@@ -42,19 +42,19 @@ class Stack:
         return len(self.members)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and what else the model keeps, by name."""
+        """Return parameters and buffers by name."""
         return self.model.state_dict(keep_vars=True)
 
     def of_member(self, tensor: Tensor, member: int) -> Tensor:
-        """One model's part of a parameter, or of something kept for it."""
+        """Return one member's part of a parameter, of a buffer or of an optimiser's moment."""
         return tensor[member] if len(self) > 1 and tensor.ndim else tensor
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Give the members the parameters that the stack has learned."""
+        """Copy the parameters of the stack to its members."""
         if len(self) == 1:
             for parameter in self.model.parameters():
-                # of its own: steps may have laid several into one tensor
+                # a copy, as an update may have placed several parameters in one tensor
                 parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
             return
         for name, together in self.tensors().items():
@@ -67,9 +67,10 @@ def by_architecture(
     trainings: Sequence[Hashable] | None = None,
     mapping: bool = True,
 ) -> list[list[int]]:
-    """The places of models that can be one stack: the same networks, capsules, sites, training.
+    """Return the indices of the models of every stack.
 
-    Without ``mapping``, models whose layers know no axis for the models are by themselves.
+    Models of one stack have the same networks, capsules, sites and training. Without ``mapping``, a
+    model whose layers do not accept the extra axis is a stack of its own.
     """
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
@@ -86,12 +87,12 @@ def by_architecture(
 
 
 def _shares(model: GenerativeModel) -> bool:
-    """Whether parameters of it are one under two names."""
+    """Return whether a parameter of the model has two names."""
     return len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
 
 
 def _is_stackable(model: GenerativeModel) -> bool:
-    """Whether the model and all layers with parameters know an axis for the models."""
+    """Return whether the model and all layers with parameters accept the axis of the models."""
     return all(
         module is model
         or isinstance(module, Linear)
@@ -101,7 +102,7 @@ def _is_stackable(model: GenerativeModel) -> bool:
 
 
 def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """What a module was told, apart from tensors and other modules; a function is itself."""
+    """Return the attributes of a module that are settings; functions compare by identity."""
     return tuple(
         (name, value)
         for name, value in vars(module).items()
@@ -111,26 +112,26 @@ def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
 
 
 class Randomness(ABC):
-    """Random numbers for a stack: each member's from its own seed, whoever else is there.
+    """Random numbers for a stack. Those of a member depend on its seed alone.
 
-    Numbers have the models in front where there are several.
+    If there are several members, they are the first axis of the numbers.
     """
 
     @abstractmethod
     def begin(self, step: Tensor) -> None:
-        """Told the number of the step before it draws."""
+        """Set the number of the step. It is called before the step draws numbers."""
 
     @abstractmethod
     def uniform(self, *shape: int) -> Tensor:
-        """In [0, 1)."""
+        """Return uniform numbers in [0, 1)."""
 
     @abstractmethod
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal."""
+        """Return standard normal numbers."""
 
     @abstractmethod
     def state(self, member: int) -> Tensor:
-        """What puts a member's numbers back where they are."""
+        """Return the state from which a member's numbers continue."""
 
     @abstractmethod
     def restore(self, member: int, state: Tensor) -> None: ...
@@ -139,12 +140,12 @@ class Randomness(ABC):
 class HostRandomness(Randomness):
     """Two generators for each member, for sequences and for noise.
 
-    Models of one seed see the same sequences, however much noise each of them needs.
+    Models of one seed see the same sequences, whatever amount of noise each of them draws.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.sequences = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        # generators of the CPU heed 32 bits of a seed: these must differ in those
+        # generators of the CPU use only 32 bits of a seed, so the two seeds differ in those
         self.noise = [torch.Generator(device).manual_seed(seed ^ 0x9E3779B9) for seed in seeds]
 
     def begin(self, step: Tensor) -> None:
@@ -170,7 +171,7 @@ class HostRandomness(Randomness):
 
 
 class DeviceRandomness(Randomness):
-    """Counted, not carried on: seed, step and place decide each number, on the GPU."""
+    """Random numbers on a GPU that are functions of seed, step and position, without a state."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds = torch.tensor(list(seeds), dtype=torch.int64, device=device)
@@ -200,7 +201,7 @@ class DeviceRandomness(Randomness):
 
 
 def randomness(seeds: Sequence[int], device: torch.device) -> Randomness:
-    """Counted on a GPU with Triton, from generators everywhere else."""
+    """Return counted random numbers on a GPU with Triton, else numbers from generators."""
     counted = device.type == "cuda" and find_spec("triton") is not None
     return (DeviceRandomness if counted else HostRandomness)(seeds, device)
 

@@ -90,7 +90,7 @@ class RunFolder:
         before = read_json(self.recipe)
         changed = [
             f"{key.replace('digest', 'fingerprint of the data')} was {old}, is now {new}"
-            for key, old, new in _differences(migrated(before), migrated(settings))
+            for key, old, new in differences(migrated(before), migrated(settings))
             if DESCRIPTIVE.isdisjoint(key.split("."))
         ]
         if changed:
@@ -119,12 +119,13 @@ class RunFolder:
             yield
 
 
-def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Return the paths at which two dictionaries differ, with both values."""
     """Return the key, the old and the new value of all settings that differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         found = []
         for key in sorted(old.keys() | new.keys()):
-            found += _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         return found
     return [] if old == new else [(path, old, new)]
 

@@ -1,4 +1,4 @@
-"""How a model does on sequences it does not learn from, and when that has stopped improving."""
+"""The bound on validation sequences, and early stopping."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from topocaps.data.sequences import SequenceSet
 from topocaps.models.base import GenerativeModel
 
 VALIDATION = "validation_elbo"  # in the record of an epoch
-_SEED = 0  # of the noise, of every model and epoch
+_SEED = 0  # of the noise, the same for every model and epoch
 
 
 @torch.no_grad()
 def validation_bound(model: GenerativeModel, sequences: SequenceSet, batch: int) -> float:
-    """The mean bound of a frame over all ``sequences``, with the same noise whenever it is asked;
-    of frames that are there.
+    """Return the mean bound per frame of all ``sequences``; missing frames do not count.
 
-    Noise is drawn on the host: the same on every device. The model is as it was afterwards.
+    The noise is the same in every call and, as it is drawn on the host, on every device. The model
+    keeps its mode (training or evaluation).
     """
     generator = torch.Generator().manual_seed(_SEED)
     was_training = model.training
@@ -36,12 +36,11 @@ def validation_bound(model: GenerativeModel, sequences: SequenceSet, batch: int)
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> int:
-    """The first epoch after which the bound on validation sequences was as high as it ever was; 0
-    where it was not looked at."""
+    """Return the first epoch with the highest validation bound; 0 if no bound was recorded."""
     bounds = {record["epoch"]: record[VALIDATION] for record in history if VALIDATION in record}
     return max(bounds, key=bounds.__getitem__, default=0)
 
 
 def has_stopped(history: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
-    """Whether ``patience`` epochs have brought nothing better."""
+    """Return whether the last ``patience`` epochs brought no better validation bound."""
     return patience is not None and len(history) - best_epoch(history) >= patience

@@ -1,4 +1,4 @@
-"""Who is told about a training run: a person, and loggers that write into its folder."""
+"""Watchers, which show the progress of a training run, and loggers, which write into its folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ SUMMARY = "summary"
 
 
 class Watcher(Protocol):
-    """Told about every step and epoch of a training run.
+    """Is called at the start of a training run, after every step and epoch, and at the end.
 
-    ``terms`` and ``record`` hold numbers by name, and the line that is printed of them under
-    ``summary``.
+    ``terms`` and ``record`` map names to numbers. Their key ``summary`` holds the line to print.
     """
 
     def start(self, step: int, steps: int) -> None: ...
@@ -31,7 +30,7 @@ class Watcher(Protocol):
 
 
 class Logger(Protocol):
-    """Writes the numbers of one run, epoch by epoch."""
+    """Writes the numbers of one run after every epoch."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
     def finish(self) -> None: ...
@@ -68,7 +67,7 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Silent:
-    """Nobody is looking."""
+    """A watcher that prints nothing."""
 
     def start(self, step: int, steps: int) -> None: ...
     def step(self, step: int, terms: dict[str, Any]) -> None: ...
@@ -77,7 +76,7 @@ class Silent:
 
 
 class Bar:
-    """A bar with the bound, its parts and the time left."""
+    """A progress bar with the summary and the remaining time."""
 
     def __init__(self, label: str, console: Console) -> None:
         self._bar = Progress(
@@ -106,8 +105,10 @@ class Bar:
 
 
 class Lines:
-    """A line now and then: of epochs, never more often than every ``seconds``, the last one always;
-    of steps, where an epoch takes longer than ``patience``."""
+    """Prints a line after an epoch, at most one in ``seconds``, and one after the last epoch.
+
+    In epochs longer than ``patience`` seconds it also prints lines of steps.
+    """
 
     def __init__(
         self, label: str, console: Console, seconds: float = 10.0, patience: float = 60.0
@@ -141,14 +142,13 @@ class Lines:
 
 
 def summarise(model: GenerativeModel, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a record what is printed of it: the model's own summary, then the validation bound
-    and the diagnosis."""
+    """Add a ``summary`` to a record: the model's own, the validation bound, the diagnosis."""
     validation = f", validation elbo {record[VALIDATION]:.2f}" if VALIDATION in record else ""
     diagnosis = f"; {record['complaint']}" if "complaint" in record else ""
     return {**record, SUMMARY: f"{model.summary(record)}{validation}{diagnosis}"}
 
 
 def on_terminal(label: str) -> Watcher:
-    """A bar where a person sits, lines where output goes to a file."""
+    """Return a progress bar on a terminal, and lines if output goes to a file."""
     console = Console(file=sys.stderr, markup=False)
     return Bar(label, console) if console.is_terminal else Lines(label, console)

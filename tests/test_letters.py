@@ -1,0 +1,65 @@
+"""Letters that turn: which are held out, how they turn, and what the cache holds."""
+
+import torch
+
+import topocaps as tc
+from topocaps.data import letter_images
+from topocaps.data.letter_images import FACES, LETTERS, ZOOMS, glyphs
+
+
+def test_every_fifth_letter_is_held_out_in_all_faces():
+    train, held_out = tc.data.letters()
+    assert len(held_out) == 13 * len(FACES) and len(train) == 49 * len(FACES) * len(ZOOMS)
+    trained, held = (set(one.factors[:, 0].tolist()) for one in (train, held_out))
+    assert held == set(range(0, len(LETTERS), 5)) and not trained & held
+    assert {"k", "3"} < {LETTERS[n] for n in held}
+    for one in held:
+        assert len(set(held_out.factors[held_out.factors[:, 0] == one, 1].tolist())) == len(FACES)
+
+
+def test_a_sequence_turns_one_letter_and_comes_round():
+    train, _ = tc.data.letters()
+    shown = train.draw(20, torch.Generator().manual_seed(0))
+    still, turning = shown.factors[..., :3], shown.factors[..., 3]
+    assert (still == still[:, :1]).all()
+    assert ((turning - turning[:, :1]) % 15 == torch.arange(15)).all()
+    assert shown.x.shape == (20, 15, 1, 28, 28) and 0 <= shown.x.min() < shown.x.max() <= 1
+    assert len(set(turning[:, 0].tolist())) > 5  # sequences start anywhere
+
+
+def test_a_letter_of_size_1_that_is_not_turned_is_the_glyph_itself():
+    drawn = glyphs()
+    assert drawn.shape == (62, 12, 28, 28) and drawn.dtype == torch.uint8
+    _, held_out = tc.data.letters()
+    upright = held_out.factors[:, 3] == 0
+    letter, face = held_out.factors[upright, :2].unbind(1)
+    assert torch.equal(held_out.images[upright, 0], drawn[letter, face])
+
+
+def test_letters_turn_counter_clockwise():
+    _, held_out = tc.data.letters()
+    row = LETTERS[::5].index("J") * len(FACES)  # its hook, at the lower left, moves to the right
+    x = held_out.show(held_out.order[row]).x[:, 0]
+    column = torch.arange(28.0) - 13.5
+    low = x[:, 18:].sum(1) @ column / x[:, 18:].sum((1, 2))
+    assert low[2] > low[0] + 2
+
+
+def test_no_ink_is_lost():
+    _, held_out = tc.data.letters()
+    x = next(held_out.batches(200)).x.flatten(2).sum(2)
+    assert (x / x[:, :1]).min() > 0.95 and (x / x[:, :1]).max() < 1.05
+
+
+def test_the_cache_is_used_if_it_is_whole(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path))
+    monkeypatch.setattr(letter_images, "_turn_all", lambda: torch.ones(30).byte().numpy())
+    assert letter_images._images(30).sum() == 30
+    monkeypatch.setattr(letter_images, "_turn_all", lambda: torch.zeros(30).byte().numpy())
+    assert letter_images._images(30).sum() == 30
+    (tmp_path / "letters-v1.bytes").write_bytes(b"cut off")
+    assert letter_images._images(30).sum() == 0
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("TOPOCAPS_CACHE", str(file / "below"))
+    assert letter_images._images(30).sum() == 0

@@ -1,0 +1,211 @@
+"""Laws of motions: rolls of codes are a group, precisions stay positive, candidates differ."""
+
+import pytest
+import torch
+
+import topocaps as tc
+from topocaps.latents.motion import (
+    CapsuleMotion,
+    Grouped,
+    Known,
+    Motion,
+    Unknown,
+    motion_from,
+    motion_settings,
+)
+
+DOUBLE = {"dtype": torch.float64}
+#: (motion, capsules, shape)
+MOTIONS = {
+    "known": (Known(1), 3, (4,)),
+    "backwards": (Known(-2), 1, (5,)),
+    "fractional": (Known(0.3), 2, (5,)),
+    "second axis": (Known(1.7, axis=1), 2, (4, 3)),
+    "direction": (Unknown((-1, 1)), 2, (6,)),
+    "speeds": (Unknown((-0.5, 0, 0.5, 2)), 2, (7,)),
+    "axes": (Unknown((-1, 1), axes=(0, 1)), 1, (3, 4)),
+    "grouped": (
+        Grouped((1, 2, 1), (Known(0), Unknown((-1, 0.4)), Known(1))),
+        4,
+        (5,),
+    ),
+    "two unknown": (
+        Grouped((1, 1), (Unknown((1, 2)), Unknown((-1, 1)))),
+        2,
+        (5,),
+    ),
+}
+every_motion = pytest.mark.parametrize(
+    "motion, capsules, shape", MOTIONS.values(), ids=MOTIONS.keys()
+)
+
+
+def made(motion, capsules, shape):
+    moves = CapsuleMotion(motion, capsules, shape).double()
+    return moves, torch.randn(2, capsules, *shape, **DOUBLE)
+
+
+@every_motion
+def test_the_prior_is_a_distribution_over_the_candidates(motion, capsules, shape):
+    moves, _ = made(motion, capsules, shape)
+    assert moves.velocities.shape == (len(moves), capsules, len(shape))
+    torch.testing.assert_close(moves.log_prior.exp().sum(), torch.tensor(1.0, **DOUBLE))
+
+
+@every_motion
+def test_rolls_have_an_identity_an_inverse_and_compose(motion, capsules, shape):
+    moves, code = made(motion, capsules, shape)
+    for candidate in range(len(moves)):
+        assert torch.equal(moves.roll(code, candidate, 0), code)
+        for a, b in ((1, 2), (3, -3), (-4, 1)):
+            twice = moves.roll(moves.roll(code, candidate, a), candidate, b)
+            torch.testing.assert_close(twice, moves.roll(code, candidate, a + b))
+            torch.testing.assert_close(twice.square().sum(), code.square().sum())
+
+
+@every_motion
+def test_whole_rolls_are_those_of_torch(motion, capsules, shape):
+    moves, code = made(motion, capsules, shape)
+    for candidate in range(len(moves)):
+        for steps in (-7, 1, 10):
+            shifts = moves.velocities[candidate] * steps
+            rolled = moves.roll(code, candidate, steps)
+            for capsule in range(capsules):
+                by = shifts[capsule].tolist()
+                if all(abs(one - round(one)) < 1e-9 for one in by):
+                    by, axes = [round(one) for one in by], list(range(1, len(shape) + 1))
+                    assert torch.equal(rolled[:, capsule], code[:, capsule].roll(by, axes))
+
+
+def test_fractional_rolls_shift_every_wave():
+    place = torch.arange(7, **DOUBLE)
+    wave = torch.cos(2 * torch.pi * 3 * place / 7)
+    moves = CapsuleMotion(Known(0.4), 1, (7,)).double()
+    shifted = torch.cos(2 * torch.pi * 3 * (place - 1.2) / 7)
+    torch.testing.assert_close(moves.roll(wave[None], 0, 3), shifted[None])
+
+
+@every_motion
+def test_precisions_stay_positive_at_any_shift_and_keep_their_sum(motion, capsules, shape):
+    moves, code = made(motion, capsules, shape)
+    precision = torch.where(code > 1, code.exp(), 1e-6)  # steep: a Fourier shift would undershoot
+    steps = torch.arange(-9, 10)
+    for candidate in range(len(moves)):
+        rolled = moves.roll_precision(precision[:, None], candidate, steps)
+        assert (rolled >= 1e-6 * (1 - 1e-9)).all()
+        sums = precision.flatten(2).sum(2)[:, None].expand(-1, len(steps), -1)
+        torch.testing.assert_close(rolled.flatten(3).sum(3), sums)
+
+
+@every_motion
+def test_candidates_and_steps_broadcast(motion, capsules, shape):
+    moves, code = made(motion, capsules, shape)
+    candidates, steps = torch.arange(len(moves))[:, None, None], torch.tensor([0, 2, -1])
+    for roll in (moves.roll, moves.roll_precision):
+        together = roll(code[:, None], candidates, steps)
+        assert together.shape == (len(moves), 2, 3, capsules, *shape)
+        for candidate in range(len(moves)):
+            for n, step in enumerate(steps.tolist()):
+                torch.testing.assert_close(together[candidate, :, n], roll(code, candidate, step))
+
+
+@every_motion
+def test_gradients_of_rolls(motion, capsules, shape):
+    moves, code = made(motion, capsules, shape)
+    last, steps = len(moves) - 1, torch.tensor([1, 2])
+    for roll in (moves.roll, moves.roll_precision):
+        given = code[0].clone().requires_grad_()
+        assert torch.autograd.gradcheck(lambda t, roll=roll: roll(t[None], last, steps), given)
+
+
+@every_motion
+def test_settings_give_the_motion_back(motion, capsules, shape):
+    assert motion_from(motion_settings(motion)) == motion
+
+
+def test_a_group_that_stands_still_stays():
+    motion = Grouped((1, 1), (Known(0), Known(1)))
+    moves, code = made(motion, 2, (5,))
+    rolled = moves.roll(code, 0, 2)
+    assert torch.equal(rolled[:, 0], code[:, 0])
+    assert torch.equal(rolled[:, 1], code[:, 1].roll(2, -1))
+
+
+@pytest.mark.parametrize(
+    ("motion", "capsules", "shape", "message"),
+    [
+        (lambda: Unknown((1, 1)), 1, (5,), "candidate motions 0 and 1 are the same"),
+        (lambda: Unknown((-2, 3)), 1, (5,), "are the same on rings"),
+        (
+            lambda: Unknown((0, 1), (0, 1)),
+            1,
+            (5, 5),
+            "candidate motions 0 and 2 are the same",
+        ),
+        (
+            lambda: Known(1, axis=1),
+            1,
+            (5,),
+            "axis 1 needs capsules with it: these have 1 axis",
+        ),
+        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
+        (
+            lambda: Known(0.5),
+            1,
+            (6,),
+            "fractional velocities need an odd number of sites",
+        ),
+        (
+            lambda: Grouped((1, 2), (Known(), Known(0))),
+            4,
+            (5,),
+            "1, 2 capsules make 3",
+        ),
+        (
+            lambda: Grouped((1, 2), (Known(),)),
+            3,
+            (5,),
+            "2 sizes and 1 motions",
+        ),
+        (
+            lambda: Grouped((0,), (Known(),)),
+            3,
+            (5,),
+            "a group's size must be a whole number",
+        ),
+        (lambda: Unknown(()), 1, (5,), "at least one velocity and one axis"),
+        (lambda: Known(float("nan")), 1, (5,), "velocity must be a finite number"),
+        (
+            lambda: Known(1, axis=-1),
+            1,
+            (5,),
+            "an axis must be a whole number of at least 0",
+        ),
+    ],
+)
+def test_motions_that_cannot_be_are_refused_in_a_sentence(motion, capsules, shape, message):
+    with pytest.raises(tc.BadInput, match=message) as refused:
+        CapsuleMotion(motion(), capsules, shape)
+    assert "\n" not in str(refused.value)
+
+
+def test_parts_of_frames_are_refused():
+    moves, code = made(Known(1), 1, (5,))
+    with pytest.raises(tc.BadInput, match="whole number of frames"):
+        moves.roll(code, 0, torch.tensor(0.5))
+
+
+def test_a_motion_of_your_own_has_no_settings():
+    class Still(Motion):
+        def candidates(self, capsules, axes):
+            return torch.zeros(1, capsules, axes, dtype=torch.float64)
+
+        def log_prior(self):
+            return torch.zeros(1, dtype=torch.float64)
+
+    moves, code = made(Still(), 2, (4,))
+    assert torch.equal(moves.roll(code, 0, 3), code)
+    assert motion_settings(Still()) is None
+    assert motion_settings(Grouped((1,), (Still(),))) is None
+    with pytest.raises(tc.BadInput, match="knows no motion of kind 'Still'"):
+        motion_from({"kind": "Still"})

@@ -1,0 +1,290 @@
+"""The rolling VAE in use: visible frames, predictions, training, run folders, bad input."""
+
+import pytest
+import torch
+from test_rolling import FRAME, every_model, frames, rolling, some
+from test_training import StopAt, assert_same, weights
+from topocaps.training.descent import Means
+from torch import nn
+
+import topocaps as tc
+from topocaps.latents.motion import Grouped, Known, Unknown
+from topocaps.models.base import build
+from topocaps.models.visible import (
+    Past,
+    RandomFrames,
+    Stretch,
+    VisibleFrames,
+    visible_from,
+    visible_settings,
+)
+from topocaps.training.stack import Stack, by_architecture
+from topocaps.training.watching import Silent
+
+ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
+POLICIES = [
+    Stretch(),
+    Stretch(2, 4),
+    RandomFrames(1, 3),
+    RandomFrames(9),
+    Past(2),
+]
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
+
+
+# --- visible frames -----------------------------------------------------------------------------
+
+
+@every_policy
+@pytest.mark.parametrize("missing", [False, True])
+def test_visible_frames_are_present_and_of_every_number_that_is_allowed(policy, missing):
+    present = torch.rand(2000, 7) < (0.6 if missing else 2)
+    present[:, 3] = True
+    visible = policy.choose(torch.rand(2000, 7, 2), present)
+    total, count = present.sum(1), visible.sum(1)
+    assert not (visible & ~present).any()
+    assert (count >= total.clamp(max=policy.least)).all() and (count >= 1).all()
+    most = total if policy.most is None else total.clamp(max=policy.most)
+    assert (count <= most).all()
+    if not missing:
+        assert set(count.tolist()) == set(range(min(7, policy.least), int(most.max()) + 1))
+
+
+def test_a_stretch_has_no_gaps_among_the_present_frames_and_lies_anywhere():
+    present = torch.tensor([True, False, True, True, True, False, True]).expand(500, 7)
+    visible = Stretch(2, 3).choose(torch.rand(500, 7, 2), present)[:, present[0]]
+    jumps = visible.int().diff(prepend=torch.zeros(500, 1, dtype=torch.int), dim=1)
+    assert ((jumps == 1).sum(1) == 1).all()
+    assert visible[:, 0].any() and visible[:, -1].any()
+
+
+def test_the_past_is_the_first_present_frames():
+    present = torch.tensor([False, True, True, False, True, True]).expand(300, 6)
+    visible = Past(1, 3).choose(torch.rand(300, 6, 2), present)[:, present[0]]
+    assert (visible.int().diff(dim=1) <= 0).all() and visible[:, 0].all()
+
+
+def test_random_frames_are_equally_often_visible():
+    visible = RandomFrames(2, 2).choose(torch.rand(20_000, 5, 2), some(20_000, *range(5)))
+    assert ((visible.float().mean(0) - 0.4).abs() < 0.02).all()
+
+
+@every_policy
+def test_the_largest_number_below_1_is_in_range(policy):
+    present = torch.ones(1, 6, dtype=torch.bool)
+    for number in (0.0, 1.0):  # the normal distribution function rounds to 1
+        assert policy.choose(torch.full((1, 6, 2), number), present).any()
+    assert visible_from(visible_settings(policy)) == policy
+
+
+def test_policies_that_cannot_be_are_refused():
+    with pytest.raises(tc.BadInput, match="most must be at least least=3, not 2"):
+        Stretch(3, 2)
+    with pytest.raises(tc.BadInput, match="least must be a whole number"):
+        Past(0)
+
+    class Own(VisibleFrames):
+        def among(self, uniform, present, count, total):
+            return present
+
+    assert visible_settings(Own()) is None
+    with pytest.raises(tc.BadInput, match="knows no visible frames of kind 'Own'"):
+        visible_from({"kind": "Own"})
+
+
+def test_training_asks_for_frames_that_are_not_visible():
+    model, x = rolling(visible=Past(1, 1)), frames()
+    noise = [torch.randn(2, 5, *shape, dtype=x.dtype) for shape in model.noise_shapes]
+    drawn = iter(noise)
+    found = model.evidence(x, lambda like: next(drawn))
+    asked = model.evidence_from(x, some(2, 0), noise[0][:, 0])
+    torch.testing.assert_close(found.elbo, asked.elbo)
+    changed = x.clone()
+    changed[:, 4] = 1 - changed[:, 4]
+    drawn = iter(noise)
+    other = model.evidence(changed, lambda like: next(drawn))
+    assert (other.log_px_given_t[:, 4] != found.log_px_given_t[:, 4]).all()
+    torch.testing.assert_close(other.log_px_given_t[:, :4], found.log_px_given_t[:, :4])
+
+
+# --- predictions --------------------------------------------------------------------------------
+
+
+@every_model
+def test_predictions_are_frames_of_the_rolled_code(motion, shape):
+    model, x, mask = rolling(motion, shape), frames(), some(2, 0, 1)
+    found = model.predict(x, mask, lags=[-2, 3, 9])
+    assert found.batch_shape == (2,) and found.event_shape == (3, *FRAME)
+    assert found.sample((4, 1)).shape == (4, 1, 2, 3, *FRAME)
+    assert found.log_prob(found.sample()).shape == (2,)
+    whole = model.predict(x, mask).mean
+    torch.testing.assert_close(model.predict(x, mask, lags=[3]).mean[:, 0], whole[:, 3])
+    if len(model.motions) == 1:
+        torch.testing.assert_close(whole, model.decode(model.encode(x, mask=mask)))
+    filled = model.fill(torch.where(mask[..., None, None, None], x, torch.nan), mask)
+    assert torch.equal(filled[mask], x[mask])
+    torch.testing.assert_close(filled[~mask], whole[~mask])
+
+
+@every_model
+def test_samples_have_the_mean_that_the_posterior_gives_them(motion, shape):
+    model, x = rolling(motion, shape), frames()
+    found = model.predict(x, some(2, 1), lags=[2])
+    drawn = found.sample((4000,)).mean(0)
+    t = found.q.mean + found.q.stddev * torch.randn(4000, *found.q.mean.shape, dtype=x.dtype)
+    candidates = torch.arange(len(model.motions))[:, None, None]
+    each = model.decode(model.at(t, candidates, [2])).mean(0)  # candidates batch lag *frame
+    expected = torch.einsum("bk,kb...->b...", found.motion.probs, each)
+    assert ((drawn - expected).abs() < 5 * 0.5 / 4000**0.5).all()
+
+
+def test_the_posterior_over_motions_follows_the_frames():
+    """A model that knows how its frames look tells which way they went."""
+    model = rolling(Unknown((-1, 1)), (5,))
+    shown = model.decode(model.at(2 * torch.randn(8, 2, 5).double(), 1, range(5)))
+    p = model.motion(shown).probs
+    torch.testing.assert_close(p.sum(1), torch.ones(8).double())
+    back = model.motion(shown.flip(1)).probs
+    torch.testing.assert_close(back, p.flip(1))  # backwards, the other way is as likely
+
+
+def test_drawn_codes_are_encoded_to_codes_and_samples_are_frames():
+    model = rolling(Unknown((-1, 1)))
+    x = model.sample(3, frames=7)
+    assert x.shape == (3, 7, *FRAME) and 0 <= x.min() <= x.max() <= 1
+    t = model.encode(x)
+    assert t.shape == (3, 7, 2, 5) and not torch.equal(model.encode(x, sample=True), t)
+
+
+# --- training, folders --------------------------------------------------------------------------
+
+
+def single(seed=0, **settings):
+    torch.manual_seed(seed)
+    return tc.RollingVAE.mlp(FRAME, tc.Topography(2, (5,)), hidden=(8,), **settings)
+
+
+MOTIONS = [
+    Known(1),
+    Unknown((-1, 1)),
+    Grouped((1, 1), (Known(0), Unknown((-0.5, 1)))),
+]
+
+
+@pytest.mark.parametrize("motion", MOTIONS, ids=repr)
+def test_training_resumes_bit_for_bit_and_its_folder_is_loaded(motion, tmp_path):
+    x = frames(20).float()
+    settings = dict(training=ADAM, device="cpu")
+    whole = tc.fit(single(motion=motion), x, watcher=Silent(), **settings)
+    there = dict(out=tmp_path / "run", **settings)
+    with pytest.raises(tc.Interrupted, match="after step 7 of 20"):
+        tc.fit(single(motion=motion), x, watcher=StopAt(7), **there)
+    resumed = tc.fit(single(9, motion=motion), x, watcher=Silent(), **there)
+    assert_same(weights(whole.model), weights(resumed.model))
+    loaded = tc.load(tmp_path / "run")
+    assert type(loaded) is tc.RollingVAE and loaded.config == whole.model.config
+    assert torch.equal(loaded.encode(x), whole.model.encode(x))
+    record = whole.history[-1]
+    assert record["elbo"] == pytest.approx(record["log_px_given_t"] - record["kl"], abs=1e-4)
+
+
+def test_training_learns_to_predict_patterns_that_it_never_saw():
+    patterns = 3 * torch.randn(264, 5)
+    x = torch.stack([patterns.roll(lag, 1) for lag in range(5)], 1)[:, :, None, None]
+    capsules, visible = tc.Topography(2, (5,)), Stretch(1)
+    model = tc.RollingVAE.mlp((1, 1, 5), capsules, 16, visible=visible, likelihood="gaussian")
+    training = tc.Training(tc.Adam(1e-2), batch=16, epochs=1, epoch_size=16 * 150)
+    tc.fit(model, x[64:], training=training, device="cpu", watcher=Silent())
+    mask = some(64, 0, 1)
+    predicted = model.predict(x[:64], mask).mean
+    assert tc.metrics.prediction(x[:64], predicted, ~mask, likelihood="gaussian").overall > 0.8
+
+
+def test_sequences_with_missing_frames_train():
+    x, mask = frames(20).float(), torch.rand(20, 5) < 0.7
+    mask[:, 0] = True
+    gaps = tc.Sequences.of(torch.where(mask[..., None, None, None], x, torch.nan), mask)
+    run = tc.fit(single(), gaps, training=ADAM, device="cpu", watcher=Silent(), validation=gaps)
+    assert all(value.isfinite().all() for value in weights(run.model).values())
+    assert len(run.history) == 4 and "validation_elbo" in run.history[-1]
+
+
+@pytest.mark.parametrize("motion", MOTIONS, ids=repr)
+def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
+    members = [single(seed, motion=motion) for seed in (0, 1)]
+    assert by_architecture(members) == [[0, 1]]
+    x = torch.rand(2, 3, 5, *FRAME)
+    noise = [torch.randn(2, 3, 5, *shape) for shape in members[0].noise_shapes]
+    together = Means(Stack(members, 5).model).mapped(x, *noise)
+    for n, member in enumerate(members):
+        alone = Means(member)(x[n], *(one[n] for one in noise))
+        torch.testing.assert_close(together[n], alone)
+
+
+def test_models_of_different_motions_are_not_one_stack():
+    one, other = single(motion=Known(1)), single(motion=Known(0.5))
+    assert by_architecture([one, other]) == [[0], [1]]
+
+
+@every_model
+def test_a_config_builds_the_model_again(motion, shape):
+    model = rolling(motion, shape, visible=RandomFrames(2, 3), likelihood="gaussian")
+    again = build(model.config)
+    assert again.config == model.config and again.visible == RandomFrames(2, 3)
+    again.double().load_state_dict(model.state_dict())
+    x = frames()
+    assert torch.equal(again.encode(x), model.encode(x))
+
+
+def test_networks_of_your_own():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = nn.Linear(8, 20)
+
+        def forward(self, x):
+            mean, log_scale = self.network(x.flatten(-3)).chunk(2, -1)
+            scale = log_scale.exp().unflatten(-1, (2, 5))
+            return torch.distributions.Normal(mean.unflatten(-1, (2, 5)), scale)
+
+    model = tc.RollingVAE(Encoder(), single().x_given_t, tc.Topography(2, (5,)))
+    assert model.config is None
+    run = tc.fit(model, frames(8).float(), training=ADAM, device="cpu", watcher=Silent())
+    assert run.model.encode(frames().float()).shape == (2, 5, 2, 5)
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda m, x: m(x, torch.zeros(2, 5, dtype=torch.bool)), "at least one visible frame"),
+        (lambda m, x: m.predict(x, some(2)), "at least one visible frame"),
+        (lambda m, x: m.encode(x, mask=some(2, 0, time=4)), r"a mask must be a boolean tensor"),
+        (lambda m, x: m.motion(x, torch.ones(2, 5)), r"a mask must be a boolean tensor \(2, 5\)"),
+        (lambda m, x: m.fill(x[:, :, 0], some(2, 1)), r"frames must be \(batch, time, \*frame\)"),
+        (lambda m, x: m(x + 1), r"frames must lie in \[0, 1\]"),
+        (lambda m, x: m.log_px(x, samples=0), "samples must be a whole number of at least 1"),
+        (lambda m, x: m.predict(x, lags=[]), "lags must name at least one frame"),
+        (lambda m, x: m.predict(x, lags=[0.5]), "lags must be whole numbers"),
+    ],
+)
+def test_bad_input_gets_one_sentence(use, message):
+    with pytest.raises(tc.BadInput, match=message) as refused:
+        use(rolling(), frames())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(topography=tc.Topography(2, (5,), cyclic=False)), "capsules that are rings"),
+        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules with it"),
+        (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
+        (dict(hidden=0), "hidden must be a whole number"),
+    ],
+)
+def test_models_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(tc.BadInput, match=message):
+        tc.RollingVAE.mlp(FRAME, **{"topography": tc.Topography(2, (5,)), **settings})

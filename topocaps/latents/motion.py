@@ -1,0 +1,269 @@
+"""How a code moves from frame to frame: candidate motions, their prior, and the rolls."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from topocaps.errors import BadInput, finite_number, whole_number
+from topocaps.latents.rolling import roll_each
+
+NEAR = 1e-4  # sites: shifts closer than this to a whole number are whole
+
+
+class Motion(ABC):
+    """A finite set of candidate motions, and their prior.
+
+    A candidate gives every capsule a velocity along each of its axes, in sites a frame. `Known` has
+    one candidate, `Unknown` several, and `Grouped` combines the candidates of groups of capsules.
+    Models sum candidates out.
+    """
+
+    @abstractmethod
+    def candidates(self, capsules: int, axes: int) -> Tensor:
+        """Return the velocities of every candidate: (candidates, capsules, axes), in float64.
+
+        Args:
+            capsules: number of capsules that move.
+            axes: number of axes that each of them has.
+        """
+
+    @abstractmethod
+    def log_prior(self) -> Tensor:
+        """Return the log-probability of every candidate: (candidates,), in float64."""
+
+
+@dataclass(frozen=True)
+class Known(Motion):
+    """All capsules move by ``velocity`` sites a frame along ``axis``; a velocity of 0 is rest.
+
+    >>> Known(0.5).candidates(capsules=2, axes=1)
+    tensor([[[0.5000],
+             [0.5000]]], dtype=torch.float64)
+    """
+
+    velocity: float = 1.0
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "velocity", finite_number("velocity", self.velocity))
+        object.__setattr__(self, "axis", _axis(self.axis))
+
+    def candidates(self, capsules: int, axes: int) -> Tensor:
+        _check_axes((self.axis,), axes)
+        velocities = torch.zeros(1, capsules, axes, dtype=torch.float64)
+        velocities[..., self.axis] = self.velocity
+        return velocities
+
+    def log_prior(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Unknown(Motion):
+    """All capsules move alike, with one of ``velocities`` along one of ``axes``.
+
+    The prior is uniform over all pairs of a velocity and an axis.
+
+    >>> Unknown((-1, 1), axes=(0, 1)).candidates(capsules=1, axes=2)[:, 0].tolist()
+    [[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]]
+    """
+
+    velocities: tuple[float, ...] = (-1.0, 1.0)
+    axes: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        velocities = tuple(finite_number("a velocity", v) for v in _several(self.velocities))
+        object.__setattr__(self, "velocities", velocities)
+        object.__setattr__(self, "axes", tuple(_axis(axis) for axis in _several(self.axes)))
+        if not self.velocities or not self.axes:
+            raise BadInput("an unknown motion needs at least one velocity and one axis")
+
+    def candidates(self, capsules: int, axes: int) -> Tensor:
+        _check_axes(self.axes, axes)
+        each = itertools.product(self.axes, self.velocities)
+        return torch.cat([Known(v, axis).candidates(capsules, axes) for axis, v in each])
+
+    def log_prior(self) -> Tensor:
+        count = len(self.velocities) * len(self.axes)
+        return torch.full((count,), -math.log(count), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Grouped(Motion):
+    """Groups of capsules that move independently: the first ``sizes[0]`` capsules by
+    ``motions[0]``, the next ``sizes[1]`` by ``motions[1]``, and so on.
+
+    The candidates are all combinations of the groups' candidates. A group stands still with
+    ``Known(0)``.
+
+    >>> two = Grouped((1, 2), (Known(0), Unknown((-1, 1))))
+    >>> two.candidates(capsules=3, axes=1)[..., 0].tolist()
+    [[0.0, -1.0, -1.0], [0.0, 1.0, 1.0]]
+    """
+
+    sizes: tuple[int, ...]
+    motions: tuple[Motion, ...]
+
+    def __post_init__(self) -> None:
+        sizes = tuple(whole_number("a group's size", size) for size in _several(self.sizes))
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "motions", tuple(self.motions))
+        if not self.sizes or len(self.sizes) != len(self.motions):
+            raise BadInput(
+                f"each group needs a size and a motion, not {len(self.sizes)} sizes and "
+                f"{len(self.motions)} motions"
+            )
+
+    def candidates(self, capsules: int, axes: int) -> Tensor:
+        if sum(self.sizes) != capsules:
+            raise BadInput(
+                f"groups of {', '.join(map(str, self.sizes))} capsules make {sum(self.sizes)}, "
+                f"and there are {capsules}"
+            )
+        groups = zip(self.sizes, self.motions, strict=True)
+        each = [motion.candidates(size, axes) for size, motion in groups]
+        return torch.stack([torch.cat(one) for one in itertools.product(*each)])
+
+    def log_prior(self) -> Tensor:
+        each = itertools.product(*(motion.log_prior() for motion in self.motions))
+        return torch.stack([torch.stack(one).sum() for one in each])
+
+
+class CapsuleMotion(nn.Module):
+    """A `Motion` of capsules of one shape, which rolls codes and precisions.
+
+    The capsules are rings. Codes are rolled exactly by a whole number of sites, and by Fourier
+    phases otherwise: on an odd number of sites, such rolls compose and have inverses. Precisions
+    are interpolated linearly between whole rolls, which keeps them positive.
+
+    >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
+    >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
+    >>> moves.roll(code, candidate=0, steps=2)
+    tensor([[0., 0., 1., 0., 0.]])
+    """
+
+    velocities: Tensor  #: (candidates, capsules, axes), in sites a frame
+    log_prior: Tensor  #: (candidates,)
+
+    def __init__(self, motion: Motion, capsules: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.capsules, self.shape = capsules, tuple(shape)
+        velocities = motion.candidates(capsules, len(self.shape))
+        _check_different(velocities, self.shape)
+        fractional = (velocities - velocities.round()).abs() > NEAR
+        self.moves = tuple((velocities != 0).flatten(0, 1).any(0).tolist())  #: for each axis
+        self.fractional = tuple(fractional.flatten(0, 1).any(0).tolist())  #: for each axis
+        for axis, sites in enumerate(self.shape):
+            if self.fractional[axis] and sites % 2 == 0:
+                raise BadInput(
+                    f"fractional velocities need an odd number of sites, and axis {axis} has "
+                    f"{sites}: on an even number such rolls do not compose"
+                )
+        kind = torch.get_default_dtype()
+        self.register_buffer("velocities", velocities.to(kind), persistent=False)
+        self.register_buffer("log_prior", motion.log_prior().to(kind), persistent=False)
+
+    def __len__(self) -> int:
+        return self.log_prior.shape[-1]
+
+    def roll(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
+        """Return codes as they are ``steps`` frames later: (…, capsules, *shape).
+
+        Args:
+            code: (…, capsules, *shape).
+            candidate: index of a candidate, or a tensor of them that broadcasts with ``steps`` and
+                with the first axes of ``code``.
+            steps: a whole number of frames, or an integer tensor of them; negative is earlier.
+        """
+        return self._roll(code, candidate, steps, fourier=True)
+
+    def roll_precision(
+        self, precision: Tensor, candidate: int | Tensor, steps: int | Tensor
+    ) -> Tensor:
+        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``.
+
+        The result is non-negative and keeps the sum over the sites of a capsule.
+        """
+        return self._roll(precision, candidate, steps, fourier=False)
+
+    def _roll(
+        self, values: Tensor, candidate: int | Tensor, steps: int | Tensor, fourier: bool
+    ) -> Tensor:
+        steps = torch.as_tensor(steps, device=values.device)
+        if steps.is_floating_point():
+            raise BadInput("steps must be a whole number of frames, or an integer tensor of them")
+        shifts = self.velocities[candidate] * steps[..., None, None]  # … capsules axes
+        near = shifts.round()
+        shifts = torch.where((shifts - near).abs() < NEAR, near, shifts)
+        axes = len(self.shape)
+        shifts = shifts.reshape(*shifts.shape[:-1], *(1,) * axes, axes)
+        values = values.expand(torch.broadcast_shapes(values.shape, shifts.shape[:-1]))
+        for axis in range(axes):
+            if self.moves[axis]:
+                by = shifts[..., axis].to(values.dtype)
+                values = roll_each(values, by, axis - axes, self.fractional[axis], fourier)
+        return values
+
+
+def motion_settings(motion: Motion) -> dict[str, Any] | None:
+    """Return the settings that `motion_from` takes, or None for a motion of your own."""
+    if type(motion) not in (Known, Unknown, Grouped):
+        return None
+    settings = {"kind": type(motion).__name__, **asdict(motion)}  # type: ignore[call-overload]
+    if isinstance(motion, Grouped):
+        groups = [motion_settings(one) for one in motion.motions]
+        if None in groups:
+            return None
+        settings["motions"] = groups
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
+
+
+def motion_from(settings: dict[str, Any]) -> Motion:
+    """Return the motion of these settings.
+
+    >>> motion_from(motion_settings(Unknown((-2, 2))))
+    Unknown(velocities=(-2.0, 2.0), axes=(0,))
+    """
+    kinds: dict[str, type[Motion]] = {one.__name__: one for one in (Known, Unknown, Grouped)}
+    values = {name: value for name, value in settings.items() if name != "kind"}
+    if settings.get("kind") not in kinds:
+        raise BadInput(f"this version knows no motion of kind {settings.get('kind')!r}")
+    if "motions" in values:
+        values["motions"] = tuple(motion_from(one) for one in values["motions"])
+    return kinds[settings["kind"]](**values)
+
+
+def _several(values: Any) -> tuple[Any, ...]:
+    return tuple(values) if isinstance(values, Iterable) else (values,)
+
+
+def _axis(axis: Any) -> int:
+    if not isinstance(axis, int) or isinstance(axis, bool) or axis < 0:
+        raise BadInput(f"an axis must be a whole number of at least 0, not {axis!r}")
+    return axis
+
+
+def _check_axes(asked: tuple[int, ...], axes: int) -> None:
+    if max(asked) >= axes:
+        has = "1 axis, axis 0" if axes == 1 else f"{axes} axes, the last is axis {axes - 1}"
+        raise BadInput(f"a motion along axis {max(asked)} needs capsules with it: these have {has}")
+
+
+def _check_different(velocities: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise `BadInput` if two candidates agree at every whole frame, on rings of this shape."""
+    rings = torch.tensor(shape, dtype=velocities.dtype)
+    for a, b in itertools.combinations(range(len(velocities)), 2):
+        apart = (velocities[a] - velocities[b]) / rings
+        if ((apart - apart.round()).abs() * rings < NEAR).all():
+            raise BadInput(
+                f"candidate motions {a} and {b} are the same on rings of {shape} sites: "
+                "give each motion once"
+            )

@@ -1,0 +1,95 @@
+"""The distribution of frames that a model has not seen, given frames that it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Normal
+
+from topocaps.errors import BadInput, whole_number
+
+if TYPE_CHECKING:
+    from topocaps.models.rolling import RollingVAE
+
+AT_ONCE = 16_000_000  # values of decoded frames
+
+
+class PredictedFrames(Distribution):
+    """Distribution of the frames at ``lags`` from the first frame of a sequence.
+
+    The batch is that of the sequences, and an event is all predicted frames of one of them,
+    (lags, *frame): they share their code and their motion, so they are not independent.
+    """
+
+    has_rsample = False
+
+    def __init__(
+        self,
+        model: RollingVAE,
+        q: Normal,
+        motion: Categorical,
+        lags: Sequence[int],
+        samples: int = 100,
+    ) -> None:
+        self.model, self.q, self.motion = model, q, motion
+        self.lags, self.samples = list(lags), whole_number("samples", samples)
+        if not self.lags:
+            raise BadInput("lags must name at least one frame")
+        if not all(isinstance(lag, int) for lag in self.lags):
+            raise BadInput(f"lags must be whole numbers of frames, not {self.lags}")
+        candidates = torch.arange(q.mean.shape[0], device=q.mean.device)[:, None, None]
+        each = model.decode(model.at(q.mean, candidates, self.lags))  # candidates batch lags *frame
+        weight = motion.probs.mT.reshape(*each.shape[:2], *(1,) * (each.ndim - 2))
+        self._mean = (weight * each).sum(0)
+        super().__init__(self._mean.shape[:1], self._mean.shape[1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Frames decoded from the mean of the code, averaged over motions: (batch, lags, *frame).
+
+        This is not the mean over codes: a decoder is not linear.
+        """
+        return self._mean
+
+    @torch.no_grad()
+    def sample(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
+        """Draw motions, codes and frames: (*sample_shape, batch, lags, *frame)."""
+        shape = torch.Size(sample_shape)
+        frames = self._decoded(shape.numel()).sample()
+        return frames.reshape(*shape, *self.batch_shape, *self.event_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return a bound on log p of all frames together, integrated over codes: (batch,).
+
+        It is the logarithm of the mean of p(frames|t) over samples of t (and of the motion) from
+        the posterior. Its expectation is at most the log-probability, and approaches it as
+        ``samples`` grows.
+        """
+        parts = chunks(self.samples, self.batch_shape.numel() * self.event_shape.numel())
+        drawn = torch.cat([self._decoded(count).log_prob(value).sum(-1) for count in parts])
+        return drawn.logsumexp(0) - math.log(self.samples)
+
+    def _decoded(self, n: int) -> Distribution:
+        """Return the decoder's distribution at n samples of the code: (n, batch, lags, *frame)."""
+        candidate = self.motion.sample(torch.Size((n,)))  # n batch
+        each = candidate, torch.arange(candidate.shape[1], device=candidate.device).expand(n, -1)
+        mean, stddev = self.q.mean[each], self.q.stddev[each]
+        t = mean + stddev * torch.randn_like(mean)
+        found: Distribution = self.model.x_given_t(
+            self.model.at(t, candidate[..., None], self.lags)
+        )
+        return found
+
+
+def chunks(samples: int, size: int) -> list[int]:
+    """Divide samples, of ``size`` values each, into numbers that are decoded at once.
+
+    >>> chunks(5, AT_ONCE // 2)
+    [2, 2, 1]
+    """
+    at_once = max(1, AT_ONCE // size)
+    return [min(at_once, samples - done) for done in range(0, samples, at_once)]

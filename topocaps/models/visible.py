@@ -1,0 +1,109 @@
+"""Which frames a model sees in training, while it is asked for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topocaps.errors import BadInput, whole_number
+
+
+@dataclass(frozen=True)
+class VisibleFrames(ABC):
+    """Between ``least`` and ``most`` of the present frames of a sequence are visible.
+
+    Every number of frames is equally likely. ``most`` is all frames by default. A sequence with
+    fewer present frames than ``least`` shows them all.
+    """
+
+    least: int = 3
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("least", self.least)
+        if self.most is not None and whole_number("most", self.most) < self.least:
+            raise BadInput(f"most must be at least least={self.least}, not {self.most}")
+
+    def choose(self, uniform: Tensor, present: Tensor) -> Tensor:
+        """Return which frames are visible, booleans (…, time): some of the present ones.
+
+        Args:
+            uniform: random numbers in [0, 1], (…, time, 2).
+            present: booleans (…, time).
+        """
+        total = present.sum(-1, keepdim=True)
+        most = total if self.most is None else total.clamp(max=self.most)
+        least = total.clamp(max=self.least)
+        count = least + _up_to(uniform[..., :1, 0], most - least)
+        return present & self.among(uniform[..., 1], present, count, total)
+
+    @abstractmethod
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
+        """Return booleans (…, time) that are True for ``count`` of the ``total`` present frames.
+
+        Args:
+            uniform: random numbers in [0, 1], (…, time).
+            present: booleans (…, time); values for other frames are not used.
+            count: number of frames to choose, (…, 1).
+            total: number of present frames, (…, 1).
+        """
+
+
+@dataclass(frozen=True)
+class Stretch(VisibleFrames):
+    """A contiguous stretch of the present frames, anywhere in the sequence.
+
+    >>> present = torch.ones(8, dtype=torch.bool)
+    >>> Stretch(3, 3).choose(torch.full((8, 2), 0.5), present).int()
+    tensor([0, 0, 0, 1, 1, 1, 0, 0], dtype=torch.int32)
+    """
+
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
+        first = _up_to(uniform[..., :1], total - count)
+        rank = present.cumsum(-1) - 1
+        return (rank >= first) & (rank < first + count)
+
+
+@dataclass(frozen=True)
+class RandomFrames(VisibleFrames):
+    """Any of the present frames, at random."""
+
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
+        order = torch.where(present, uniform, 2.0).argsort(-1).argsort(-1)
+        return order < count
+
+
+@dataclass(frozen=True)
+class Past(VisibleFrames):
+    """The first of the present frames; what follows is to be predicted."""
+
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
+        return present.cumsum(-1) <= count
+
+
+def _up_to(uniform: Tensor, last: Tensor) -> Tensor:
+    """Return whole numbers from 0 to ``last`` from uniform ones."""
+    return torch.minimum((uniform * (last + 1)).long(), last)
+
+
+def visible_settings(visible: VisibleFrames) -> dict[str, Any] | None:
+    """Return the settings that `visible_from` takes, or None for a policy of your own."""
+    if type(visible) not in (Stretch, RandomFrames, Past):
+        return None
+    return {"kind": type(visible).__name__, **asdict(visible)}
+
+
+def visible_from(settings: dict[str, Any]) -> VisibleFrames:
+    """Return the policy of these settings.
+
+    >>> visible_from({"kind": "Past", "least": 2, "most": None})
+    Past(least=2, most=None)
+    """
+    kinds: dict[str, type[VisibleFrames]] = {c.__name__: c for c in (Stretch, RandomFrames, Past)}
+    if settings.get("kind") not in kinds:
+        raise BadInput(f"this version knows no visible frames of kind {settings.get('kind')!r}")
+    return kinds[settings["kind"]](settings["least"], settings["most"])
