@@ -195,7 +195,7 @@ def boosted(seed):
 def test_dci_is_that_of_its_formula(trees):
     codes, factors = mixed(300)
     train, test = halves(len(codes))
-    importances, right = [], []
+    importances, right, commonest = [], [], []
     for v in factors.T:
         if trees == "boosted":
             model = boosted(0)
@@ -204,6 +204,7 @@ def test_dci_is_that_of_its_formula(trees):
         model.fit(codes[train], v[train])
         importances.append(model.feature_importances_)
         right.append((model.predict(codes[test]) == v[test]).mean())
+        commonest.append((v[test] == Counter(v[train].tolist()).most_common(1)[0][0]).mean())
     r = np.array(importances).T  # dims factors
     one_dim = [1 - entropy(row, base=3) for row in r]
     one_factor = [1 - entropy(row, base=5) for row in r.T]
@@ -211,6 +212,7 @@ def test_dci_is_that_of_its_formula(trees):
     assert found.disentanglement == pytest.approx(np.average(one_dim, weights=r.sum(1)), abs=1e-12)
     assert found.completeness == pytest.approx(np.mean(one_factor), abs=1e-12)
     assert found.informativeness == pytest.approx(np.mean(right), abs=1e-12)
+    assert found.chance == pytest.approx(np.mean(commonest), abs=1e-12)
 
 
 def test_factor_vae_score_is_that_of_its_definition():

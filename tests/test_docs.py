@@ -104,6 +104,7 @@ def test_main_nouns_have_an_example():
         "latents.topography",
         "latents.student_t",
         "models.topographic",
+        "models.rolling",
         "models.evidence",
         "metrics.equivariance",
     )

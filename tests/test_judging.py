@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+from scipy import stats
 from test_results import COMMON
 
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
@@ -109,3 +111,18 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
     for seed, gain in enumerate((-3.0, -7.0)):  # its own spread goes first
         results.keep(rolled, seed, COMMON | {"held": {"traversal_gain": gain}})
     assert claim.judge(results).verdict == "not decided: single seeds"
+
+
+@pytest.mark.parametrize("beyond, verdict", [(1e-3, "holds"), (-1e-3, "does not hold")])
+def test_a_difference_is_more_than_two_standard_errors_of_it(beyond, verdict, tmp_path):
+    """Those of Welch's test, which knows seeds of unequal number and spread."""
+    results, claim = Results(tmp_path), CLAIMS[0]
+    those, these = [0.0, -1.5, 1.0, -0.2], [0.2, -0.2]
+    two = stats.ttest_ind(these, those, equal_var=False)
+    standard_error = (sum(these) / 2 - sum(those) / 4) / two.statistic
+    shift = (2 + beyond - two.statistic) * standard_error
+    for recipe, values in ((claim.that, those), (claim.this, [one + shift for one in these])):
+        for seed, value in enumerate(values):
+            numbers = {"log_px_paper": value, "log_px": value, "traversal_gain": value}
+            results.keep(recipe, seed, COMMON | numbers)
+    assert f"| **{verdict}** |" in judged(results, claim)

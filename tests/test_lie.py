@@ -117,6 +117,7 @@ def test_bilinear_resampling_has_a_floor_and_the_identity_is_at_it(action):
         torch.testing.assert_close(same, found.floor)
     scaled = lie_error(lambda y: -2 * y, 5 * x, action)
     torch.testing.assert_close(scaled.finite, found.floor)
+    torch.testing.assert_close(scaled.floor, found.floor)
     torch.testing.assert_close(scaled.derivative, found.derivative)
 
 
@@ -152,14 +153,16 @@ def test_rotation_turns_counter_clockwise_and_scale_grows_as_the_data_do():
     assert turned_up[0, 0, 2, 10].item() == pytest.approx(1)  # three to the right: three up
 
 
-def test_translation_is_by_pixels_in_the_direction_of_the_axis():
-    x = noise(1, 10)
+@pytest.mark.parametrize("size", [(10, 10), (10, 14), (14, 10)])
+def test_translation_is_by_pixels_in_the_direction_of_the_axis(size):
+    x = torch.randn(1, 3, *size, dtype=torch.double)
+    amount = 2 / (max(size) / 2)  # of half the longer side
     for axis in (-1, -2):
-        rolled = x.roll(2, axis)
-        torch.testing.assert_close(Translation(axis, cyclic=True)(x, 2 / 5), rolled)
-        moved = Translation(axis)(x, 2 / 5)
+        rolled, left = x.roll(2, axis), size[axis] - 2
+        torch.testing.assert_close(Translation(axis, cyclic=True)(x, amount), rolled)
+        moved = Translation(axis)(x, amount)
         torch.testing.assert_close(
-            moved.narrow(axis, 2, 8), rolled.narrow(axis, 2, 8), atol=1e-9, rtol=0
+            moved.narrow(axis, 2, left), rolled.narrow(axis, 2, left), atol=1e-9, rtol=0
         )
         assert moved.narrow(axis, 0, 2).abs().max() < 1e-9
 

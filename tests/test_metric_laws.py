@@ -266,6 +266,11 @@ def test_the_interval_of_a_ratio_has_the_quantiles_of_resamples(ones):
     assert (62 * low, 62 * high) == pytest.approx(resampled.ppf([0.025, 0.975]))
 
 
+def test_one_resample_has_no_width():
+    low, high = Mean(normal(9), normal(9).exp()).interval(draws=1)
+    assert low == high
+
+
 def test_a_ratio_of_several_parts_is_the_mean_of_their_ratios():
     values, weights = normal(8, 3), normal(8, 3).exp()
     wanted = (values.sum(0) / weights.sum(0)).mean().item()
@@ -286,14 +291,17 @@ def test_frames_are_missing_as_often_as_is_said_and_one_always_stays():
 
 def test_what_fills_in_missing_frames_costs_its_squared_errors():
     """Rolled, held, and the mean of frames that are there; of a model that shows frames as
-    capsules."""
+    capsules. Frames that another shows do not count."""
     model, x = Shows.of(tc.Topography(1, (5,))), torch.randn(7, 9, 1, 5)
+    x[:, 6], x[:, 7] = x[:, 2], x[:, 1]
     (found,) = filled_costs(model, x, shares=(0.4,), seed=3).values()
     mask = some_missing(x, 0.4, 3)
     costs = {"filled": [], "held": [], "mean": []}
     for sequence, there in zip(x, mask, strict=True):
         present = there.nonzero()[:, 0].tolist()
         for frame in (~there).nonzero()[:, 0].tolist():
+            if any(torch.equal(sequence[frame], sequence[one]) for one in present):
+                continue
             lags = [(frame - one + 4) % 9 - 4 for one in present]
             nearest = min(range(len(lags)), key=lambda n, lags=lags: abs(lags[n]))
             guesses = {

@@ -18,10 +18,13 @@ def test_relu_between_layers_and_none_at_the_end():
     assert [type(layer) for layer in mlp([4, 3, 2])] == [Linear, nn.ReLU, Linear]
 
 
-def test_initialisation_is_uniform_up_to_one_over_root_inputs():
-    weights = mlp([400, 300])[0].weight.detach() * math.sqrt(400)
-    assert weights.abs().max() <= 1 and weights.abs().max() > 0.99
-    assert weights.var().item() == pytest.approx(1 / 3, rel=0.02)
+@pytest.mark.parametrize("inputs", [1, 4, 400])
+def test_initialisation_is_uniform_up_to_one_over_root_inputs(inputs):
+    layer = mlp([inputs, 20_000])[0]
+    for drawn in (layer.weight[:, 0].detach(), layer.bias.detach()):
+        scaled = drawn * math.sqrt(inputs)
+        assert 0.999 < scaled.abs().max() <= 1 + 1e-6
+        assert scaled.var().item() == pytest.approx(1 / 3, rel=0.02)
 
 
 def test_weight_norm_is_a_length_and_a_direction():

@@ -13,6 +13,7 @@ from topocaps.capsules import Connection, LayerPosterior, Poses, concrete, poses
 from topocaps.capsules.free_form import optimise
 from topocaps.capsules.settings import HEADS, PartWholeSettings
 from topocaps.data import geometry
+from topocaps.metrics.capsules import ink_kept
 
 
 @pytest.mark.parametrize("turns", [1, 4])
@@ -174,3 +175,16 @@ def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
         schedule.step()
     model.zero_grad()
     assert_same(optimise(model, x, steps=6, lr=0.05).bounds, torch.stack(wanted))
+
+
+def test_ink_is_kept_as_a_share_of_the_ink_that_should_be_there(monkeypatch):
+    """Pixel by pixel, the lesser of what should be drawn and what is: by a template, and by any."""
+    model, should, does = model_of((2, 3)), *torch.rand(2, 5, 3, 1, 4, 4, **DOUBLE)
+    does = 2 * does
+    drawn = iter([should, does])
+    monkeypatch.setattr(model.templates, "visible_ink", lambda parts: next(drawn))
+    found = ink_kept(model, images_of(model, 5), 0.3)
+    same = torch.where(should < does, should, does).sum() / should.sum()
+    together = should.sum(1), does.sum(1)
+    kept = torch.where(together[0] < together[1], *together).sum() / should.sum()
+    assert (found.same, found.any) == pytest.approx((same.item(), kept.item()), rel=1e-9)

@@ -8,7 +8,9 @@ import torch
 from references import DOUBLE, assert_same, normal
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
+from test_disentanglement import perfect
 
+import topocaps as tc
 from topocaps.metrics import (
     accuracy_by_labels,
     axis_moved,
@@ -16,8 +18,11 @@ from topocaps.metrics import (
     neighbour_agreement,
     pooled,
     specialisation,
+    strongest_images,
+    topographic_smoothness,
 )
 from topocaps.metrics.capsules import AffineCopies
+from topocaps.metrics.factor_vae import factor_vae_score
 
 # Probes -------------------------------------------------------------------------------------------
 
@@ -105,6 +110,21 @@ def test_the_agreement_of_neighbours_is_counted_pair_by_pair():
     assert neighbour_agreement(torch.zeros(3, 3), permutations=19).p_value == 1
 
 
+class Reads(tc.VAE):
+    """Latents are the pixels."""
+
+    def encode(self, x, sample=False):
+        return x
+
+
+@pytest.mark.parametrize("batch", [2, 3, 7, 100])
+def test_the_strongest_image_of_every_site_has_its_number_in_batches_of_any_size(batch):
+    images = torch.rand(7, 1, 2, 3, 4)
+    model = Reads.mlp((2, 3, 4), tc.Topography(2, (3, 4)), hidden=(2,))
+    found = strongest_images(model, tc.Sequences.of(images), batch=batch)
+    assert torch.equal(found, images[:, 0].argmax(0))
+
+
 @pytest.mark.parametrize("noise, found", [(0.5, 0), (2.5, -1)])
 def test_only_what_a_roll_clearly_explains_has_moved(noise, found):
     """The roll leaves 1 less the cosine: at most 0.8 of what any other roll leaves."""
@@ -120,3 +140,33 @@ def test_a_template_is_a_copy_where_it_is_nearer_than_nearly_all_strangers():
     assert AffineCopies(errors).share(strangers) == pytest.approx(2 / 3)
     assert AffineCopies(errors + 0.02 * (errors < 0.1)).share(strangers) == 0
     assert AffineCopies(3 - 3 * torch.eye(2)).nearest.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (5,)])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_smoothness_is_the_mean_correlation_of_neighbours(shape, cyclic):
+    """On a sheet, two sites of an axis are neighbours once; round the ends, twice."""
+    t = normal(6, 3, 2, *shape)
+    sites, found = t.flatten(0, 1).numpy(), []
+    for capsule, *place in product(range(2), *map(range, shape)):
+        for axis, length in enumerate(shape):
+            following = place.copy()
+            following[axis] = (place[axis] + 1) % length
+            if cyclic or following[axis]:
+                two = (
+                    sites[(slice(None), capsule, *place)],
+                    sites[(slice(None), capsule, *following)],
+                )
+                found.append(np.corrcoef(*two)[0, 1])
+    observed = topographic_smoothness(t, permutations=1, cyclic=cyclic).observed
+    assert observed == pytest.approx(np.mean(found), rel=1e-9)
+
+
+def test_the_score_of_a_factor_is_the_share_of_its_tests_that_are_right():
+    """What was learnt counts, not what would have been best: of one vote, little is learnt."""
+    codes, factors = perfect()
+    for seed in range(5):
+        found = factor_vae_score(codes, factors, batch=30, votes=1, tests=6000, seed=seed)
+        assert found.value < 0.7
+        mean = sum(found.by_factor.values()) / 3
+        assert mean == pytest.approx(found.value, abs=0.03)  # factors are drawn alike

@@ -4,12 +4,12 @@ import pytest
 import torch
 from test_rolling import FRAME, every_model, frames, rolling, some
 from test_training import StopAt, assert_same, weights
-from topocaps.training.descent import Means
 from torch import nn
 
 import topocaps as tc
 from topocaps.latents.motion import Grouped, Known, Unknown
 from topocaps.models.base import build
+from topocaps.models.convolutional import ConvDecoder, ConvEncoder
 from topocaps.models.visible import (
     Past,
     RandomFrames,
@@ -19,6 +19,7 @@ from topocaps.models.visible import (
     visible_settings,
 )
 from topocaps.training.stack import Stack, by_architecture
+from topocaps.training.updates.base import MeanTerms
 from topocaps.training.watching import Silent
 
 ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
@@ -215,15 +216,21 @@ def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
     assert by_architecture(members) == [[0, 1]]
     x = torch.rand(2, 3, 5, *FRAME)
     noise = [torch.randn(2, 3, 5, *shape) for shape in members[0].noise_shapes]
-    together = Means(Stack(members, 5).model).mapped(x, *noise)
+    together = MeanTerms(Stack(members, 5).model).mapped(x, *noise)
     for n, member in enumerate(members):
-        alone = Means(member)(x[n], *(one[n] for one in noise))
+        alone = MeanTerms(member)(x[n], *(one[n] for one in noise))
         torch.testing.assert_close(together[n], alone)
 
 
-def test_models_of_different_motions_are_not_one_stack():
-    one, other = single(motion=Known(1)), single(motion=Known(0.5))
-    assert by_architecture([one, other]) == [[0], [1]]
+def test_models_of_different_candidates_or_visible_frames_are_not_one_stack():
+    models = [
+        single(motion=Known(1)),
+        single(motion=Known(0.4)),
+        single(motion=Unknown((-1, 1))),
+        single(motion=Known(1), visible=Past(3)),
+        single(motion=Known(-2)),  # velocities are tensors of each
+    ]
+    assert by_architecture(models) == [[0, 4], [1], [2], [3]]
 
 
 @every_model
@@ -251,6 +258,22 @@ def test_networks_of_your_own():
     assert model.config is None
     run = tc.fit(model, frames(8).float(), training=ADAM, device="cpu", watcher=Silent())
     assert run.model.encode(frames().float()).shape == (2, 5, 2, 5)
+
+
+def test_convolutional_networks():
+    frame, capsules = (3, 16, 16), tc.Topography(2, (5,))
+    networks = ConvEncoder(frame, (2, 5), (4, 8)), ConvDecoder(frame, (2, 5), (4, 8))
+    model = tc.RollingVAE(*networks, capsules, Unknown((-1, 1)))
+    x = torch.rand(6, 5, *frame)
+    tc.fit(model, x, epochs=1, batch=3, device="cpu", watcher=Silent())
+    assert model.frame_shape == frame and model.predict(x, some(6, 1, 2)).mean.shape == x.shape
+
+
+def test_training_can_be_planned_without_values():
+    """Memory is planned on a device that holds shapes only."""
+    model = single(motion=Unknown((-1, 1))).to("meta")
+    found = model.evidence(torch.empty(3, 5, *FRAME, device="meta"))
+    assert found.elbo.shape == (3, 5)
 
 
 # --- bad input ----------------------------------------------------------------------------------

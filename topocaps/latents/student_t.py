@@ -121,12 +121,15 @@ class TopographicStudentT(Distribution):
     def variance(self) -> Tensor:
         r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two squares.
 
-        Exact where the mean is.
+        Exact where the mean is. NaN where roots of several energies are added (Eq. 21): there no
+        closed form is known.
         """
+        if any(energies > 1 for _, energies in self._squares):
+            return self.mean.new_full(self.event_shape, math.nan)
         least = min(nu for nu, _ in self._squares)
         if least <= 2:
             return self.mean.new_full(self.event_shape, math.nan if least == 1 else math.inf)
-        each = [1 / (nu - 2) / axes**2 for nu, axes in self._squares]
+        each = [1 / (nu - 2) for nu, _ in self._squares]
         return (1 + self.mu.square()) * (sum(each) / len(each)) - self.mean.square()
 
     @property

@@ -81,6 +81,7 @@ def rolled_back(
 def product_of_experts(precision: Tensor, weighted_mean: Tensor) -> Normal:
     """Return the product of N(0, 1) and of experts whose precisions (and so on) sum to these.
 
+    >>> import torch
     >>> q = product_of_experts(torch.tensor([3.0]), torch.tensor([8.0]))
     >>> q.mean, q.stddev
     (tensor([2.]), tensor([0.5000]))

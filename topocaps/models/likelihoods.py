@@ -93,8 +93,8 @@ class Bernoulli(Likelihood):
             single = single.base_dist
         if not isinstance(single, BernoulliDistribution):
             raise BadInput(
-                f"the decoder returns a {type(single).__name__}, but its likelihood is "
-                "Bernoulli: set likelihood = Likelihood.GAUSSIAN, which measures squared errors"
+                f"the decoder returns a {type(single).__name__}, but its likelihood is Bernoulli: "
+                "set likelihood = Likelihood.GAUSSIAN, which measures squared errors"
             )
         return -decoded.log_prob(x)  # from logits: exact at any confidence
 

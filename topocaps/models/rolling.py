@@ -207,7 +207,8 @@ class RollingVAE(GenerativeModel):
 
     def _log_px(self, x: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
         """Return log p(x_l|t) for each candidate motion and its t: (…, candidates, batch, time)."""
-        log_px = self.x_given_t(self.at(t, self._candidates, range(x.shape[1]))).log_prob(x)
+        lags = torch.arange(x.shape[1], device=x.device)
+        log_px = self.x_given_t(self.at(t, self._candidates, lags)).log_prob(x)
         return log_px if mask is None else torch.where(mask, log_px, 0.0)
 
     def _log_weights(self, q: Normal, t: Tensor, log_px: Tensor) -> Tensor:
@@ -215,9 +216,18 @@ class RollingVAE(GenerativeModel):
         ratio = log_ratio_to_standard_normal(q, t, self._axes)
         return self.motions.log_prior[:, None] + log_px.sum(-1) + ratio
 
-    def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int]) -> Tensor:
-        """Return the code of frame 0, (…, capsules, *shape), at other frames: (…, lags, …)."""
-        steps = torch.tensor(list(lags), device=t.device)
+    def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int] | Tensor) -> Tensor:
+        """Return codes of frame 0 as other frames show them.
+
+        Args:
+            t: (…, capsules, *shape).
+            candidate: index of a candidate motion, or a tensor that broadcasts with (…, lags).
+            lags: distances from frame 0, in frames.
+
+        Returns:
+            (…, lags, capsules, *shape).
+        """
+        steps = torch.as_tensor(lags, device=t.device)
         return self.motions.roll(t.unsqueeze(-1 - self._axes), candidate, steps)
 
     def given(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -230,6 +240,9 @@ class RollingVAE(GenerativeModel):
         super().check(x, mask)
         if mask is not None and not mask.any(1).all():
             raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
+
+    def stack_key(self) -> tuple[object, ...]:
+        return self.visible, len(self.motions)
 
     @torch.no_grad()
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
@@ -278,13 +291,13 @@ class RollingVAE(GenerativeModel):
         each = candidate, torch.arange(len(x), device=x.device)
         return Normal(q.mean[each], q.stddev[each], validate_args=False), candidate
 
-    def encode(self, x: Tensor, sample: bool = False, mask: Tensor | None = None) -> Tensor:
+    def encode(self, x: Tensor, mask: Tensor | None = None, sample: bool = False) -> Tensor:
         """Return t of every frame, (batch, time, capsules, *shape): that of frame 0, rolled.
 
         Args:
-            sample: draw the code from its posterior, instead of its mean.
             mask: booleans (batch, time), True where a frame is present. Missing frames have a code,
                 too.
+            sample: draw the code from its posterior, instead of its mean.
         """
         q, candidate = self._likeliest(x, mask)
         return self.at(q.rsample() if sample else q.mean, candidate[:, None], range(x.shape[1]))
