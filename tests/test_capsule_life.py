@@ -76,7 +76,7 @@ def test_a_whole_without_a_rival_is_not_told_off_for_taking_all():
 
 def means_of(model):
     found = model.evidence(images_of(model, 16, 2))
-    return {term: getattr(found, term).mean().item() for term in model.terms}
+    return {term: getattr(found, term).mean().item() for term in model.recorded}
 
 
 @torch.no_grad()
@@ -287,7 +287,7 @@ def test_a_model_is_rebuilt_from_what_was_recorded_of_it(poses_are):
     rebuilt.load_state_dict(model.state_dict())
     x, numbers = images_of(model, 2, 2), drawn_for(model, 2, 2)
     one, other = (each.evidence(x, given(numbers)) for each in (model, rebuilt))
-    for term in model.terms:
+    for term in model.recorded:
         assert torch.equal(getattr(one, term), getattr(other, term))
     assert rebuilt.lr_scale("whole_encoders.0.seed") == 0.5
 

@@ -174,7 +174,7 @@ def test_any_number_of_layers_has_a_finite_bound_that_every_parameter_feels(size
     model = model_of(sizes)
     x = images_of(model, 3, 2)
     found = model.evidence(x)
-    for term in model.terms:
+    for term in model.recorded:
         assert getattr(found, term).shape == (3, 2) and getattr(found, term).isfinite().all()
     found.objective.sum().backward()
     for name, parameter in model.named_parameters():
@@ -203,7 +203,7 @@ def test_given_its_noise_the_bound_is_what_it_was(poses_are):
     x, numbers = images_of(model, 3, 2), drawn_for(model, 3, 2)
     one, same = (model.evidence(x, given(numbers)) for _ in range(2))
     other = model.evidence(x, given(drawn_for(model, 3, 2)))
-    for term in model.terms:
+    for term in model.recorded:
         assert torch.equal(getattr(one, term), getattr(same, term))
     assert not torch.equal(one.elbo, other.elbo)
 

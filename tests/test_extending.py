@@ -62,7 +62,7 @@ def test_gains_are_not_told_of_a_decoder_that_is_taken_for_another():
         tc.BadInput, match="the decoder returns a Laplace, but its likelihood is Bernoulli"
     ):
         tc.metrics.traversal(strange, frames())
-    strange.x_given_t.likelihood = Likelihood.GAUSSIAN
+    strange.likelihood = Likelihood.GAUSSIAN
     assert tc.metrics.traversal(strange, frames()).overall <= 1
     assert tc.metrics.traversal(own(), frames()).overall <= 1
 

@@ -41,7 +41,6 @@ class TwoLayers(GenerativeModel):
     terms = ("elbo", "log_px_given_t", "kl_t")
     monitors = ("code_spread",)
     likelihood = tc.Likelihood.GAUSSIAN
-    frame_shape = ()
 
     def __init__(self, frame_shape, codes=2):
         super().__init__()

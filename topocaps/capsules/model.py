@@ -91,7 +91,7 @@ class PartWhole(GenerativeModel):
     )  # fmt: skip
     likelihood = Likelihood.BERNOULLI  # images lie in [0, 1], though their noise is Gaussian
     supports_vmap = True
-    frame_shape: tuple[int, ...] = ()
+    frame_shape: tuple[int, ...]
     rotations: Tensor
 
     def __init__(

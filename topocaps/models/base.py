@@ -45,14 +45,12 @@ class GenerativeModel(nn.Module, ABC):
     #: Names of other attributes of the evidence that training records and prints.
     monitors: ClassVar[tuple[str, ...]] = ()
     citations: ClassVar[tuple[str, ...]]  #: BibTeX entries of the source of the model
+    likelihood: Likelihood  #: of the frames; it decides what values they may have
+    frame_shape: tuple[int, ...] | None  #: shape of one frame, or None if it is not known
     config: dict[str, Any] | None = None  #: settings that rebuild the model; None for own networks
     #: Whether ``torch.func.vmap`` supports ``evidence``, which then draws from ``noise`` alone, so
     #: that many models train as one program. A subclass does not inherit the value: it sets it.
     supports_vmap: ClassVar[bool] = False
-
-    #: Whether the model's own computations count axes from the end, so that parameters and frames
-    #: may have an axis for several models in front. Subclasses inherit the value.
-    supports_stacking: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -70,16 +68,6 @@ class GenerativeModel(nn.Module, ABC):
         By default these are the arguments of the constructor, and ``kind``.
         """
         return cls(**{name: value for name, value in config.items() if name != "kind"})
-
-    @property
-    @abstractmethod
-    def likelihood(self) -> Likelihood:
-        """Likelihood of the frames, which decides what values they may have."""
-
-    @property
-    @abstractmethod
-    def frame_shape(self) -> tuple[int, ...] | None:
-        """Shape of one frame, or None if the model does not know it."""
 
     @property
     def is_bound(self) -> bool:
@@ -132,11 +120,12 @@ class GenerativeModel(nn.Module, ABC):
         return 1.0
 
     def stack_key(self) -> tuple[object, ...] | None:
-        """Return what models that train as one program have in common beside their networks.
+        """Return what models of one stack have in common beside their networks.
 
-        None means that this model trains by itself.
+        None, for a model that trains by itself, unless ``evidence`` counts axes from the end, so
+        that parameters and frames may have an axis for several models in front, or is mapped.
         """
-        return ()
+        return () if self.supports_vmap else None
 
     def join(self, members: Sequence[GenerativeModel], frames: int) -> None:
         """Take over what differs between ``members`` beside tensors, in a copy of the first.
@@ -189,7 +178,7 @@ def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> No
     low, high = (v.item() for v in x.aminmax())
     if not (x.sum().isfinite() or x.isfinite().all()):
         raise BadInput("frames hold NaN or infinite values")
-    likelihood.check_range(low, high)
+    likelihood.check_domain(low, high)
 
 
 def check_place(x: Tensor, model: nn.Module) -> None:

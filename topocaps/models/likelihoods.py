@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -25,7 +24,6 @@ class Likelihood(ABC):
     BERNOULLI: ClassVar[Likelihood]
     GAUSSIAN: ClassVar[Likelihood]
     value: ClassVar[str]  #: name that settings record
-    domain: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  #: smallest and largest value
 
     @staticmethod
     def of(likelihood: Likelihood | str) -> Likelihood:
@@ -53,13 +51,12 @@ class Likelihood(ABC):
         """Return the cost of frames x given the distribution that a decoder returned."""
         return self.cost(decoded.mean, x)
 
-    def check_range(self, low: float, high: float) -> None:
-        """Raise `BadInput` for frames whose values lie between ``low`` and ``high``."""
-        smallest, largest = self.domain
-        if low < smallest or high > largest:
-            raise BadInput(
-                f"frames must lie in [{smallest:g}, {largest:g}], not in [{low:.9g}, {high:.9g}]"
-            )
+    def check_domain(self, low: float, high: float) -> None:
+        """Raise `BadInput` for frames with values from ``low`` to ``high`` outside the domain.
+
+        By default all numbers are valid.
+        """
+        return
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -78,10 +75,13 @@ class Bernoulli(Likelihood):
     """Outputs are logits of values in [0, 1]; costs are in nats."""
 
     value = "bernoulli"
-    domain = (0.0, 1.0)
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return BernoulliDistribution(logits=outputs, validate_args=False)
+
+    def check_domain(self, low: float, high: float) -> None:
+        if low < 0 or high > 1:
+            raise BadInput(f"frames must lie in [0, 1], not in [{low:.9g}, {high:.9g}]")
 
     def cost(self, expected: Tensor, x: Tensor, margin: float = 0.0) -> Tensor:
         p = expected.clamp(margin, 1 - margin)

@@ -81,6 +81,8 @@ class RollingVAE(GenerativeModel):
         if not topography.cyclic:
             raise BadInput("a RollingVAE needs capsules that are rings: cyclic=True")
         self.z_given_x, self.x_given_t = z_given_x, x_given_t
+        self.likelihood = getattr(x_given_t, "likelihood", Likelihood.BERNOULLI)
+        self.frame_shape = getattr(x_given_t, "frame_shape", None)
         self.topography = topography
         self.visible = Stretch() if visible is None else visible
         self.motions = CapsuleMotion(motion or Known(), topography.capsules, topography.shape)
@@ -140,14 +142,6 @@ class RollingVAE(GenerativeModel):
             visible_from(config["visible"]),
             config["likelihood"],
         )
-
-    @property
-    def likelihood(self) -> Likelihood:
-        return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
-
-    @property
-    def frame_shape(self) -> tuple[int, ...] | None:
-        return getattr(self.x_given_t, "frame_shape", None)
 
     @property
     def noise_shapes(self) -> list[tuple[int, ...]]:

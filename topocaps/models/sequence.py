@@ -40,13 +40,14 @@ class SequenceModel(GenerativeModel):
     terms: ClassVar = ("elbo", "log_px_given_t", "kl_z", "kl_u")
     topography: TopographyLike
     couples_frames: ClassVar = True  #: whether t of a frame depends on the frames of its window
-    supports_stacking: ClassVar = True
     sparsity = 0.0  #: penalty in nats per unit of `spread_of_capsules` (not in the papers)
 
     def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:
         super().__init__()
         self.x_given_t = x_given_t
         self.topography = topography
+        self.likelihood = getattr(x_given_t, "likelihood", Likelihood.BERNOULLI)
+        self.frame_shape = getattr(x_given_t, "frame_shape", None)
 
     @property
     def noise_shapes(self) -> list[tuple[int, ...]]:
@@ -277,14 +278,6 @@ class SequenceModel(GenerativeModel):
     def _axes(self) -> int:
         """Number of tensor axes that the latents of one frame have."""
         return 1 + len(self.topography.shape)
-
-    @property
-    def likelihood(self) -> Likelihood:
-        return getattr(self.x_given_t, "likelihood", Likelihood.BERNOULLI)
-
-    @property
-    def frame_shape(self) -> tuple[int, ...] | None:
-        return getattr(self.x_given_t, "frame_shape", None)
 
     def stack_key(self) -> tuple[object, ...] | None:
         own = self.topography

@@ -81,7 +81,7 @@ def by_architecture(
         key = model.stack_key()
         training = None if trainings is None else trainings[place]
         stacks = _is_stackable(model) or (mapping and model.supports_vmap)
-        alone = None if stacks and key is not None and not _shares(model) else place
+        alone = place if key is None or not stacks or _shares(model) else None
         groups.setdefault((kind, shapes, key, training, alone), []).append(place)
     return list(groups.values())
 
@@ -93,7 +93,7 @@ def _shares(model: GenerativeModel) -> bool:
 
 def _is_stackable(model: GenerativeModel) -> bool:
     """Return whether the model and all layers with parameters accept the axis of the models."""
-    return model.supports_stacking and all(
+    return all(
         module is model
         or isinstance(module, Linear)
         or not any(True for _ in module.parameters(recurse=False))
