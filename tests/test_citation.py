@@ -30,7 +30,12 @@ from topocaps.training.watching import Silent
 
 CITATION = (Path(__file__).parents[1] / "CITATION.cff").read_text()
 
-MODELS = {tc.TopographicVAE: KELLER_2021, tc.VAE: KINGMA_2014, tc.PartWhole: SMITH_2020}
+MODELS = {
+    tc.TopographicVAE: KELLER_2021,
+    tc.RollingVAE: KELLER_2021,
+    tc.VAE: KINGMA_2014,
+    tc.PartWhole: SMITH_2020,
+}
 
 #: what ``tc.metrics`` exports, by source; the rest is the library's own
 SOURCES = {
@@ -61,8 +66,8 @@ DATA_SETS = {
     tc.data.digits: (LECUN_1998,),
     affnist: (TIELEMAN_2013, LECUN_1998),
 }
-#: what ``tc.data`` exports to hold or to read a user's own images
-OWN = {"from_images", "read", "split"}
+#: what ``tc.data`` exports to hold or to read a user's own images, or draws from fonts
+OWN = {"from_images", "letters", "read", "split"}
 
 
 def functions(module):

@@ -61,8 +61,8 @@ class Results:
             return False
         now = json.loads(json.dumps(recipe.identity()))  # JSON has no tuples
         changes = "; ".join(
-            f"{path or 'its settings'} {_said(before)} then, {_said(after)} now"
-            for path, before, after in differences(found.get("settings"), now)[:3]
+            f"{key or 'its settings'} was {_said(before)}, is now {_said(after)}"
+            for key, before, after in differences(found.get("settings"), now)[:3]
         )
         raise BadInput(
             f"{path} was made with other settings than {recipe.name} has now ({changes}): remove "
