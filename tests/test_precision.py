@@ -65,9 +65,7 @@ def test_compiled_code_is_used_only_if_its_gradients_equal_those_of_plain_code(
     found = []
     for compiling in (False, True):
         members, numbers = company(), torch.get_rng_state()
-        with (
-            pytest.warns(UserWarning, match="gradients differ") if compiling and errs else NO_WARNING
-        ):
+        with pytest.warns(UserWarning, match="differ") if compiling and errs else NO_WARNING:
             engine = Engine(members, sequences, range(4), training, compiling=compiling)
         assert torch.equal(numbers, torch.get_rng_state())
         assert all(p.grad is None for p in members[0].parameters())

@@ -247,7 +247,7 @@ CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
     *(
         Better(
             f"{told} has a lower CapCorr than the VAE, for every factor (6.3, {where})",
-            column(recipes, "vae"), column(recipes, name), higher=CAPCORR,
+            column(recipes, name), column(recipes, "vae"), lower=CAPCORR,
         )
         for recipes, where in (
             (dsprites.FINAL, "Table 2, as released"),

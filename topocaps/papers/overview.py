@@ -23,9 +23,13 @@ def overview(results: Results, told: Mapping[str, object]) -> list[str]:
         "| table | models run | seeds of each | failed runs | numbers close to the paper's |",
         "|---|---|---|---|---|",
     ]
+    absent = []
     for name, table in TABLES.items():
         counts = [len(results.of(recipe)) for recipe in table.recipes]
         failed = sum(results.failed(recipe) for recipe in table.recipes)
+        if not any(counts) and not failed:
+            absent.append(f"`{name}` ({table.title})")
+            continue
         seeds = sorted({count for count in counts if count})
         shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         title = f"[{table.title}](#{name})" if name in told else table.title
@@ -37,9 +41,12 @@ def overview(results: Results, told: Mapping[str, object]) -> list[str]:
     others = [name for name in ("conclusions", "claims", "selection") if name in told]
     links = " · ".join(f"[{name}](#{name})" for name in others)
     return [
-        *([f"First: {links}."] if links else []),
+        *([f"Start with: {links}."] if links else []),
         "\n".join(lines),
-        "*Close* is within 1 nat of log p(x), 5 % of E_eq, and .06 of CapCorr.",
+        "*Close* is within 1 nat of log p(x), 5 % of E_eq, and .06 of CapCorr. It compares a "
+        "number with the paper's; a verdict below compares models with each other, or with the "
+        "untrained network.",
+        *([f"Not run: {'; '.join(absent)}."] if absent else []),
     ]
 
 

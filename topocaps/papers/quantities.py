@@ -16,7 +16,7 @@ from topocaps.study.quantity import Quantity
 SPRITE_FACTORS = ("x", "y", "orientation", "scale")
 
 LOG_PX_PAPER = Quantity(("log_px_paper",), "log p(x)", 1)
-LOG_PX_BOUND = Quantity(("log_px",), "a bound that holds, K = 10", 1)
+LOG_PX_BOUND = Quantity(("log_px",), "lower bound, 10 samples", 1)
 ELBO = Quantity(("elbo",), "ELBO", 1)
 EARLY_ELBO = Quantity(("elbo_by_epoch", "9"), "ELBO after 10 epochs", 1)
 ERROR_SQUARED = Quantity(("equivariance_error_squared",), "E_eq of t²", 0)

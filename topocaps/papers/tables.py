@@ -109,7 +109,7 @@ TABLES = {
         seeds=1,
     ),
     "settings": Table(
-        "The effect of each setting: Table 1 as released, with one setting changed",
+        "The effect of each setting: Table 1 with one setting changed",
         (*mnist.FINAL, *mnist.SETTINGS),
         quantities.LIKELIHOOD,
         note="A row whose name ends in a setting differs from the released row in that setting "
