@@ -107,8 +107,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     ):
         with pytest.raises(tc.BadInput, match=words):
             export(wrong, tmp_path / "onnx", frames)
-    nameless = tvae(topography)
-    nameless.x_given_t = nn.Identity()
+    nameless = tc.TopographicVAE(model.z_given_x, model.u_given_x, nn.Identity(), topography)
     with pytest.raises(tc.BadInput, match="frame_shape"):
         export(nameless, tmp_path / "onnx", 4)
     model.z_given_x = Unfamiliar(model.z_given_x)
