@@ -328,7 +328,7 @@ class Constant(torch.nn.Module):
 
 
 class Prior(torch.nn.Module):
-    """An encoder that knows nothing."""
+    """An encoder that returns the prior for every frame."""
 
     def forward(self, x):
         return Normal(torch.zeros(*x.shape[:2], 1, 4), 1.0)

@@ -150,7 +150,7 @@ def test_over_an_open_end_comes_the_mean_of_the_prior():
 
 
 def test_missing_frames_are_filled_round_the_ends_of_closed_time_alone():
-    """The last frame is next to the first, unless the window lies in the past or it is said."""
+    """By default time is closed, except for causal windows; ``closed`` overrides it."""
     x, mask = torch.rand(2, 7, 1, 2, 3, **DOUBLE), torch.ones(2, 7, dtype=torch.bool)
     mask[:, 4:] = False
     for causal in (False, True):
@@ -195,7 +195,7 @@ def test_frames_a_little_outside_their_range_are_refused(outside):
 
 @every_start
 def test_learned_weights_start_as_w(start):
-    """Weights that are 0 start at 6e-6, a few of which may be of one frame."""
+    """A learned W starts weights of 0 at 6e-6, so sums agree to a multiple of that."""
     learned = LearnedTopography(start, "weights").double()
     for axis in start.axes:
         wanted = start.matrix(7, axis, torch.float64)

@@ -1,7 +1,7 @@
 """Run folders of earlier versions load, are evaluated, and resume.
 
-``data/run_folders`` holds two runs of the first format: a topographic model with its state, and a
-part-whole model that started from another, of which the small files were kept.
+``data/run_folders`` holds two runs of the first format. One is a topographic model with its state.
+The other is a part-whole model that started from another; only its small files were kept.
 """
 
 import json

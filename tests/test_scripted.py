@@ -22,7 +22,7 @@ SETS = {
     "moved digits": (MovedDigits(IMAGES, torch.arange(30) % 10, affnist_style()), 7),
 }
 
-#: by which runs and results are told apart
+#: which distinguish runs and results
 DIGESTS = {
     "single motions": ("482f5e1f7ff74c5e", "5d71798fcb08d16a", "1f548ee97ccb857a"),
     "combined motions": ("c79c9c60b00fbb2d", "7bf126a3e05ec00d", "d9daa722d4940a51"),

@@ -184,7 +184,7 @@ TOPOGRAPHY = tc.Topography(2, (4,), (3,), window=3)
 
 
 class SlowMu(tc.TopographicVAE):
-    """A model of which one parameter learns more slowly than the others."""
+    """A model with a smaller learning rate for one of its parameters."""
 
     def lr_scale(self, name):
         return 0.25 if name == "mu" else 1.0

@@ -50,7 +50,8 @@ _LEGEND = """## How to read the tables
 - Minutes of training include runs that shared the GPU with other programs.
 - *holds*: a difference counts when it is more than two standard errors over seeds. A single seed
   is given the spread of models with the same norm that were trained alike. *In part*: it holds for
-  some of the numbers or seeds. *Not decided*: single seeds differ by less than that."""
+  some of the numbers or seeds. *Not decided*: the difference of
+  single seeds is smaller than two standard errors."""
 
 _CONCLUSIONS_HEAD = """## Conclusions, with a lower bound and the untrained control beside them
 
