@@ -23,7 +23,7 @@ from topocaps.models import (
 from topocaps.papers import recipes
 from topocaps.references import citation
 from topocaps.study.traversals import traverse
-from topocaps.training import Adam, Precision, Run, Sgd, Training, fit, fit_together, load
+from topocaps.training import Adam, KLWeight, Precision, Run, Sgd, Training, fit, fit_together, load
 from topocaps.training.watching import LOGGERS
 from topocaps.version import __version__
 
@@ -34,6 +34,7 @@ __all__ = [
     "DecodedTraversal",
     "Evidence",
     "Interrupted",
+    "KLWeight",
     "Likelihood",
     "NonFinite",
     "PartWhole",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,12 +29,9 @@ class ConvEncoder(GaussianEncoder):
         latent_shape: tuple[int, ...],
         channels: tuple[int, ...] | None = None,
     ) -> None:
-        sizes = _sizes(frame_shape, channels)
-        layers: list[nn.Module] = [nn.Unflatten(1, sizes[0])]
-        for (inputs, _, _), (outputs, _, _) in itertools.pairwise(sizes):
-            layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), *_between(outputs)]
-        layers += [nn.Flatten(), Linear(math.prod(sizes[-1]), 2 * math.prod(latent_shape))]
-        super().__init__(EachFrame(*layers), len(sizes[0]), latent_shape)
+        shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
+        layers = encoding_layers(shape, channels, None, 2 * math.prod(latent_shape), _normalised)
+        super().__init__(layers, len(shape), latent_shape)
 
 
 class ConvDecoder(FrameDecoder):
@@ -47,18 +45,9 @@ class ConvDecoder(FrameDecoder):
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         centre: float = 0.0,
     ) -> None:
-        sizes = _sizes(frame_shape, channels)[::-1]
-        layers: list[nn.Module] = [
-            Linear(math.prod(latent_shape), math.prod(sizes[0])),
-            nn.Unflatten(1, sizes[0]),
-        ]
-        for (inputs, _, _), (outputs, height, width) in itertools.pairwise(sizes):
-            odd = height % 2, width % 2  # pixels that halving has left out
-            doubled = nn.ConvTranspose2d(inputs, outputs, 4, 2, 1, output_padding=odd)
-            layers += [*_between(inputs), doubled]
-        layers += [nn.Flatten()]
-        shape, axes = sizes[-1], len(latent_shape)
-        super().__init__(EachFrame(*layers), shape, axes, Likelihood.of(likelihood), centre)
+        shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
+        layers = decoding_layers(shape, channels, None, math.prod(latent_shape), _normalised)
+        super().__init__(layers, shape, len(latent_shape), Likelihood.of(likelihood), centre)
 
 
 class EachFrame(nn.Sequential):
@@ -67,6 +56,66 @@ class EachFrame(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         rows = super().forward(x.reshape(-1, x.shape[-1]))
         return rows.reshape(*x.shape[:-1], rows.shape[-1])
+
+
+#: Returns the layers that follow a layer with so many channels.
+Between = Callable[[int], list[nn.Module]]
+
+
+def encoding_layers(
+    frame_shape: tuple[int, ...],
+    channels: tuple[int, ...],
+    hidden: int | None,
+    outputs: int,
+    between: Between,
+) -> EachFrame:
+    """Return layers from flat frames to ``outputs`` numbers.
+
+    Args:
+        channels: numbers of channels, one for each halving of the frame.
+        hidden: width of a linear layer before the last one, or None.
+        between: function that returns the layers that follow a convolution.
+    """
+    sizes = _sizes(frame_shape, channels)
+    layers: list[nn.Module] = [nn.Unflatten(1, sizes[0])]
+    for (before, _, _), (after, _, _) in itertools.pairwise(sizes):
+        layers += [nn.Conv2d(before, after, 4, 2, 1), *between(after)]
+    layers.append(nn.Flatten())
+    width = math.prod(sizes[-1])
+    if hidden is not None:
+        layers += [Linear(width, hidden), nn.SiLU()]
+    return EachFrame(*layers, Linear(hidden or width, outputs))
+
+
+def decoding_layers(
+    frame_shape: tuple[int, ...],
+    channels: tuple[int, ...],
+    hidden: int | None,
+    inputs: int,
+    between: Between,
+) -> EachFrame:
+    """Return layers from ``inputs`` numbers to flat frames: ``encoding_layers`` backwards."""
+    sizes = _sizes(frame_shape, channels)[::-1]
+    layers: list[nn.Module] = []
+    if hidden is not None:
+        layers += [Linear(inputs, hidden), nn.SiLU()]
+    layers += [Linear(hidden or inputs, math.prod(sizes[0])), nn.Unflatten(1, sizes[0])]
+    for (before, _, _), (after, height, width) in itertools.pairwise(sizes):
+        odd = height % 2, width % 2  # pixels that halving has left out
+        doubled = nn.ConvTranspose2d(before, after, 4, 2, 1, output_padding=odd)
+        layers += [*between(before), doubled]
+    return EachFrame(*layers, nn.Flatten())
+
+
+def halving_channels(
+    frame_shape: tuple[int, ...], channels: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """Return the channels of an encoder, or by default 32 and then 64 until a side is 4 pixels.
+
+    >>> halving_channels((1, 28, 28))
+    (32, 64, 64)
+    """
+    return tuple(size[0] for size in _sizes(frame_shape, channels)[1:])
 
 
 def convolutional(
@@ -90,8 +139,7 @@ def convolutional(
     >>> model.sample(2, frames=5).shape
     torch.Size([2, 5, 3, 16, 16])
     """
-    sizes = _sizes(frame_shape, channels)
-    shape, channels = sizes[0], tuple(size[0] for size in sizes[1:])
+    shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
     latent = (topography.capsules, *topography.shape)
     config: dict[str, Any] = {
         "kind": kind.__name__,
@@ -166,6 +214,6 @@ def _sizes(
     return sizes
 
 
-def _between(channels: int) -> list[nn.Module]:
+def _normalised(channels: int) -> list[nn.Module]:
     """All channels of a frame are normalised together, and those of no two frames."""
     return [nn.GroupNorm(1, channels), nn.ReLU()]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from topocaps.latents.motion import CapsuleMotion
+from topocaps.models.convolutional import decoding_layers, encoding_layers
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear
 
@@ -52,6 +53,35 @@ def perceptrons(
         ExpertEncoder(encoder, len(frame_shape), latent_shape),
         FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
     )
+
+
+def convolutions(
+    frame_shape: tuple[int, ...],
+    latent_shape: tuple[int, ...],
+    channels: tuple[int, ...],
+    hidden: int | None,
+    likelihood: Likelihood,
+) -> tuple[ExpertEncoder, FrameDecoder]:
+    """Return a convolutional encoder and its mirror image, with SiLU between their layers.
+
+    Args:
+        frame_shape: shape of one frame, (colours, height, width).
+        latent_shape: shape of a code, (capsules, *shape).
+        channels: channels of the encoder, one for each halving of the frame.
+        hidden: width of a linear layer between convolutions and code, or None.
+        likelihood: what the decoder's outputs mean.
+    """
+    latents = math.prod(latent_shape)
+    encoder = encoding_layers(frame_shape, channels, hidden, 2 * latents, _silu)
+    decoder = decoding_layers(frame_shape, channels, hidden, latents, _silu)
+    return (
+        ExpertEncoder(encoder, len(frame_shape), latent_shape),
+        FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
+    )
+
+
+def _silu(channels: int) -> list[nn.Module]:
+    return [nn.SiLU()]
 
 
 def _silu_mlp(widths: Sequence[int]) -> nn.Sequential:

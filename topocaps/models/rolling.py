@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from topocaps.errors import BadInput, whole_number
-from topocaps.latents.masking import zero_missing
-from topocaps.latents.motion import CapsuleMotion, Known, Motion, motion_from, motion_settings
+from topocaps.errors import whole_number
+from topocaps.latents.motion import Known, Motion, motion_from, motion_settings
 from topocaps.latents.topography import KELLER_2021, Topography
-from topocaps.models.base import GenerativeModel, Noise, family
-from topocaps.models.evidence import kl_to_standard_normal, log_ratio_to_standard_normal
-from topocaps.models.experts import perceptrons, product_of_experts, rolled_back
+from topocaps.models.base import family
+from topocaps.models.convolutional import halving_channels
+from topocaps.models.evidence import kl_to_standard_normal
+from topocaps.models.experts import convolutions, perceptrons
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import paper_widths
-from topocaps.models.prediction import PredictedFrames, chunks
-from topocaps.models.rolling_evidence import RollingEvidence
+from topocaps.models.one_code import OneCodeModel
+from topocaps.models.prediction import PredictedFrames
 from topocaps.models.rolling_stream import RollingStream
-from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
+from topocaps.models.visible import VisibleFrames, visible_from, visible_settings
 
 
 @family
-class RollingVAE(GenerativeModel):
+class RollingVAE(OneCodeModel):
     r"""A sequence has one code t, and frame l shows it rolled by the motion v of the sequence:
 
     .. math:: t \sim N(0, I), \qquad p(x_l | t) = p(x | \mathrm{decode}(\mathrm{Roll}_{v l} t))
@@ -55,6 +54,9 @@ class RollingVAE(GenerativeModel):
         topography: capsules and their sites, which must be rings; nothing else of it is used.
         motion: how codes move.
         visible: which frames are visible in training.
+        asked: number of frames, at random, that a step of training decodes: an estimate of the
+            bound without bias, which takes less time. With several candidate motions it is no
+            bound. By default all frames are decoded.
 
     >>> capsules = Topography(capsules=4, shape=(5,))
     >>> model = RollingVAE.mlp(frame_shape=(1, 8, 8), topography=capsules)
@@ -65,27 +67,8 @@ class RollingVAE(GenerativeModel):
     torch.Size([2, 3, 1, 8, 8])
     """
 
-    terms: ClassVar = ("elbo", "log_px_given_t", "kl")
     citations = (KELLER_2021,)
     supports_vmap = True
-
-    def __init__(
-        self,
-        z_given_x: nn.Module,
-        x_given_t: nn.Module,
-        topography: Topography,
-        motion: Motion | None = None,
-        visible: VisibleFrames | None = None,
-    ) -> None:
-        super().__init__()
-        if not topography.cyclic:
-            raise BadInput("a RollingVAE needs capsules that are rings: cyclic=True")
-        self.z_given_x, self.x_given_t = z_given_x, x_given_t
-        self.likelihood = getattr(x_given_t, "likelihood", Likelihood.BERNOULLI)
-        self.frame_shape = getattr(x_given_t, "frame_shape", None)
-        self.topography = topography
-        self.visible = Stretch() if visible is None else visible
-        self.motions = CapsuleMotion(motion or Known(), topography.capsules, topography.shape)
 
     @classmethod
     def mlp(
@@ -96,6 +79,7 @@ class RollingVAE(GenerativeModel):
         motion: Motion | None = None,
         visible: VisibleFrames | None = None,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        asked: int | None = None,
     ) -> Self:
         """Build the model with multilayer perceptrons, with SiLU between their layers.
 
@@ -108,158 +92,81 @@ class RollingVAE(GenerativeModel):
             visible: which frames are visible in training; by default ``Stretch(3)``, three or more
                 contiguous ones.
             likelihood: what the decoder's outputs mean.
+            asked: number of frames, at random, that a step of training decodes.
         """
-        motion, visible = motion or Known(), visible or Stretch()
         _, *widths = paper_widths(tuple(frame_shape), topography.latents)
         if hidden is not None:
             widths = list(hidden) if isinstance(hidden, Iterable) else [hidden]
         widths = [whole_number("hidden", width) for width in widths]
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = perceptrons(tuple(frame_shape), latent, widths, kind)
-        model = cls(*networks, topography, motion, visible)
-        settings = motion_settings(motion), visible_settings(visible)
-        if None not in settings and topography.is_plain:
-            model.config = {
-                "kind": cls.__name__,
-                "frame_shape": list(frame_shape),
-                "topography": topography.settings(),
-                "hidden": widths,
-                "motion": settings[0],
-                "visible": settings[1],
-                "likelihood": kind.value,
-            }
+        model = cls(*networks, topography, motion, visible, asked)
+        model._record(motion, hidden=widths)
         return model
 
     @classmethod
+    def convolutional(
+        cls,
+        frame_shape: tuple[int, ...],
+        topography: Topography,
+        channels: tuple[int, ...] | None = None,
+        hidden: int | None = None,
+        motion: Motion | None = None,
+        visible: VisibleFrames | None = None,
+        likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        asked: int | None = None,
+    ) -> Self:
+        """Build the model with convolutional networks, with SiLU between their layers.
+
+        Args:
+            frame_shape: shape of one frame, (colours, height, width).
+            topography: capsules and their sites, which must be rings.
+            channels: numbers of channels of the encoder, one for each halving of the frame; the
+                decoder has them in reverse order. By default 32 and then 64, until the shorter side
+                has at most 4 pixels.
+            hidden: width of a linear layer between convolutions and code; none by default.
+            motion: how codes move; by default ``Known(1)``, one site a frame.
+            visible: which frames are visible in training; by default ``Stretch(3)``.
+            likelihood: what the decoder's outputs mean.
+            asked: number of frames, at random, that a step of training decodes.
+        """
+        channels = halving_channels(frame_shape, channels)
+        latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
+        networks = convolutions(tuple(frame_shape), latent, channels, hidden, kind)
+        model = cls(*networks, topography, motion, visible, asked)
+        model._record(motion, hidden=hidden, channels=list(channels))
+        return model
+
+    def _record(self, motion: Motion | None, **networks: Any) -> None:
+        """Record the settings that rebuild the model, if it has no parts of the user's own."""
+        motion_told = motion_settings(motion or Known())
+        visible_told = visible_settings(self.visible)
+        if None in (motion_told, visible_told) or not self.topography.is_plain:
+            return
+        assert self.frame_shape is not None
+        self.config = {
+            "kind": type(self).__name__,
+            "frame_shape": list(self.frame_shape),
+            "topography": self.topography.settings(),
+            "motion": motion_told,
+            "visible": visible_told,
+            "likelihood": self.likelihood.value,
+            **({} if self.asked is None else {"asked": self.asked}),
+            **networks,
+        }
+
+    @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
+        settings = {name: value for name, value in config.items() if name != "kind"}
+        settings = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
         topography = config["topography"]
         sides = {name: tuple(topography[name]) for name in ("shape", "reach")}
-        return cls.mlp(
-            tuple(config["frame_shape"]),
-            Topography(**topography | sides),
-            tuple(config["hidden"]),
-            motion_from(config["motion"]),
-            visible_from(config["visible"]),
-            config["likelihood"],
-        )
-
-    @property
-    def noise_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the noise for a frame: of the code, and of what chooses visible frames.
-
-        The code of a sequence uses the noise of its first frame.
-        """
-        return [(self.topography.capsules, *self.topography.shape), (2,)]
-
-    def evidence(
-        self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
-    ) -> RollingEvidence:
-        """Return the bound on all present frames, when the frames that ``visible`` draws are seen.
-
-        Args:
-            noise: function that returns standard normal numbers in the shape of its argument.
-            mask: booleans (batch, time), True where a frame is present.
-        """
-        code, numbers = (noise(x.new_empty(*x.shape[:2], *shape)) for shape in self.noise_shapes)
-        present = _all_frames(x) if mask is None else mask
-        visible = self.visible.choose(torch.special.ndtr(numbers), present)
-        return self.evidence_from(x, visible, code[:, 0], mask)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> RollingEvidence:
-        """Check the frames, then return the bound with all present frames visible."""
-        x, present = self.given(x, mask)
-        return self.evidence_from(x, present, mask=mask)
-
-    def evidence_from(
-        self, x: Tensor, visible: Tensor, noise: Tensor | None = None, mask: Tensor | None = None
-    ) -> RollingEvidence:
-        """Return the bound on all present frames, when ``visible`` frames are seen.
-
-        Args:
-            visible: booleans (batch, time).
-            noise: standard normal numbers (batch, capsules, *shape); drawn by default.
-            mask: booleans (batch, time), True where a frame is present.
-        """
-        q = self.posteriors(x, visible)
-        t = q.mean + q.stddev * (torch.randn_like(q.mean[0]) if noise is None else noise)
-        log_px = self._log_px(x, t, mask)  # candidates batch time
-        if len(self.motions) == 1:
-            kl = kl_to_standard_normal(q, self._axes)
-            return RollingEvidence.of_sequence(log_px[0], kl[0], mask)
-        return RollingEvidence.of_motions(log_px, self._log_weights(q, t, log_px), mask)
-
-    def posteriors(self, x: Tensor, visible: Tensor) -> Normal:
-        """Return q(t|x) at frame 0 for every candidate motion: (candidates, batch, capsules, …)."""
-        lag = torch.arange(x.shape[1], device=x.device)
-        experts = rolled_back(self.z_given_x(x), self.motions, self._candidates, lag)
-        seen = visible.reshape(*visible.shape, *(1,) * self._axes)
-        return product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
-
-    @property
-    def _candidates(self) -> Tensor:
-        """Indices of all candidate motions, to broadcast with (batch, time)."""
-        return torch.arange(len(self.motions), device=self.motions.log_prior.device)[:, None, None]
-
-    @property
-    def _axes(self) -> int:
-        """Number of tensor axes that a code has."""
-        return 1 + len(self.topography.shape)
-
-    def _log_px(self, x: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
-        """Return log p(x_l|t) for each candidate motion and its t: (…, candidates, batch, time)."""
-        lags = torch.arange(x.shape[1], device=x.device)
-        log_px = self.x_given_t(self.at(t, self._candidates, lags)).log_prob(x)
-        return log_px if mask is None else torch.where(mask, log_px, 0.0)
-
-    def _log_weights(self, q: Normal, t: Tensor, log_px: Tensor) -> Tensor:
-        """Return log p(v) p(x, t|v) / q(t|v) of each candidate motion v: (…, candidates, batch)."""
-        ratio = log_ratio_to_standard_normal(q, t, self._axes)
-        return self.motions.log_prior[:, None] + log_px.sum(-1) + ratio
-
-    def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int] | Tensor) -> Tensor:
-        """Return codes of frame 0 as other frames show them.
-
-        Args:
-            t: (…, capsules, *shape).
-            candidate: index of a candidate motion, or a tensor that broadcasts with (…, lags).
-            lags: distances from frame 0, in frames.
-
-        Returns:
-            (…, lags, capsules, *shape).
-        """
-        steps = torch.as_tensor(lags, device=t.device)
-        return self.motions.roll(t.unsqueeze(-1 - self._axes), candidate, steps)
-
-    def given(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Check frames and mask; return the frames, zero where missing, and which are present."""
-        x = zero_missing(x, mask)
-        self.check(x, mask)
-        return x, _all_frames(x) if mask is None else mask
-
-    def check(self, x: Tensor, mask: Tensor | None = None) -> None:
-        super().check(x, mask)
-        if mask is not None and not mask.any(1).all():
-            raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
-
-    def stack_key(self) -> tuple[object, ...]:
-        return self.visible, len(self.motions)
-
-    @torch.no_grad()
-    def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
-        """Return the importance-weighted bound on log p(x_1..S), nats a present frame: (batch,).
-
-        Its expectation does not fall with the number of samples. A single sample gives the bound
-        with a sampled KL.
-        """
-        samples = whole_number("samples", samples)
-        x, present = self.given(x, mask)
-        q = self.posteriors(x, present)
-        weights = []
-        for count in chunks(samples, x.numel() * len(self.motions)):
-            t = q.mean + q.stddev * torch.randn_like(q.mean.expand(count, *q.mean.shape))
-            weights.append(self._log_weights(q, t, self._log_px(x, t, mask)).logsumexp(1))
-        bound = torch.cat(weights).logsumexp(0) - math.log(samples)
-        return bound / present.sum(1)
+        settings |= {
+            "topography": Topography(**topography | sides),
+            "motion": motion_from(config["motion"]),
+            "visible": visible_from(config["visible"]),
+        }
+        return cls.convolutional(**settings) if "channels" in config else cls.mlp(**settings)
 
     @torch.no_grad()
     def motion(self, x: Tensor, mask: Tensor | None = None) -> Categorical:
@@ -343,7 +250,3 @@ class RollingVAE(GenerativeModel):
         t = torch.randn(n, *self.noise_shapes[0], dtype=like.dtype, device=like.device)
         candidate = Categorical(logits=like).sample(torch.Size((n,)))
         return self.decode(self.at(t, candidate[:, None], range(frames)))
-
-
-def _all_frames(x: Tensor) -> Tensor:
-    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)

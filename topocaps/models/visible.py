@@ -85,6 +85,24 @@ class Past(VisibleFrames):
         return present.cumsum(-1) <= count
 
 
+def chosen_first(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of ``count`` frames, the chosen ones first, and which of them are chosen.
+
+    Both are (…, count).
+
+    >>> chosen_first(torch.tensor([[False, True, False, True]]), 3)
+    (tensor([[1, 3, 0]]), tensor([[ True,  True, False]]))
+    """
+    index = chosen.to(torch.uint8).argsort(stable=True, dim=-1, descending=True)[..., :count]
+    return index, chosen.gather(-1, index)
+
+
+def frames_at(x: Tensor, index: Tensor) -> Tensor:
+    """Return frames (batch, count, *frame) of (batch, time, *frame), by indices (batch, count)."""
+    index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
+    return x.gather(1, index.expand(-1, -1, *x.shape[2:]))
+
+
 def _up_to(uniform: Tensor, last: Tensor) -> Tensor:
     """Return whole numbers from 0 to ``last`` from uniform ones."""
     return torch.minimum((uniform * (last + 1)).long(), last)

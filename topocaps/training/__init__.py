@@ -2,11 +2,12 @@
 
 from topocaps.training.loop import train
 from topocaps.training.run import Run, fit, fit_together, load
-from topocaps.training.settings import Adam, Precision, Sgd, Training
+from topocaps.training.settings import Adam, KLWeight, Precision, Sgd, Training
 from topocaps.training.store import RunFolder
 
 __all__ = [
     "Adam",
+    "KLWeight",
     "Precision",
     "Run",
     "RunFolder",

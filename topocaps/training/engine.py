@@ -107,6 +107,7 @@ class Engine:
         for step in range(first - 1, first - 1 + count):
             for part in self.parts:
                 part.update.set_lr(part.training.optimiser.lr_at(step, steps))
+                part.update.set_kl_weight(part.training.kl.at(step, steps))
             if self._graph is None:
                 self._step()
             else:

@@ -24,7 +24,7 @@ from topocaps.training.validation import (
     has_stopped,
     validation_bound,
 )
-from topocaps.training.watching import Silent, Watcher, summarise
+from topocaps.training.watching import KL_WEIGHT, Silent, Watcher, summarise
 
 SAVING = 0.03  # largest share of the time that saving states takes
 
@@ -147,6 +147,8 @@ def train(
                         }
                         record |= {LEFT_OUT: left_out} if left_out else {}
                         record |= {} if models[place].is_bound else {"is_bound": False}
+                        weight = trainings[place].kl.at(step - steps_per_epoch, steps)
+                        record |= {} if weight == 1 else {KL_WEIGHT: weight}
                         record |= {"together": len(models)}
                         if complaint := models[place].diagnose(means):
                             record |= {"complaint": complaint}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import multiplies_bf16
-from topocaps.errors import BadInput, one_of, whole_number
+from topocaps.errors import BadInput, non_negative, one_of, whole_number
 
 
 class Precision(StrEnum):
@@ -133,6 +133,43 @@ def _check_lr(lr: float) -> None:
 
 
 @dataclass(frozen=True)
+class KLWeight:
+    """The weight of the KL terms in the objective: a linear warm-up from ``start`` to ``end``.
+
+    With a weight other than 1 the objective is no lower bound. The recorded terms are those of the
+    bound at any weight, and the record of an epoch names a weight that is not 1.
+
+    Args:
+        start: weight at the first step.
+        warmup: share of the steps in which the weight moves from ``start`` to ``end``.
+        end: weight afterwards.
+
+    >>> KLWeight(start=0.1, warmup=0.5).at(step=25, steps=100)
+    0.55
+    """
+
+    start: float = 1.0
+    warmup: float = 0.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("start", "warmup", "end"):
+            object.__setattr__(self, name, non_negative(f"kl.{name}", getattr(self, name)))
+        if self.warmup > 1:
+            raise BadInput(f"kl.warmup is a share of the steps, from 0 to 1, not {self.warmup}")
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the weight is 1 at every step."""
+        return self.end == 1 and (self.start == 1 or self.warmup == 0)
+
+    def at(self, step: int, steps: int) -> float:
+        """Return the weight of a step, of which there are ``steps``."""
+        share = min(1.0, step / (self.warmup * steps)) if self.warmup else 1.0
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True)
 class Training:
     """How a model is trained: ``epochs`` of ``epoch_size`` sequences in batches of ``batch``.
 
@@ -142,6 +179,7 @@ class Training:
         precision: lowest precision that matrix products may have.
         patience: stop after this many epochs without a better bound on validation sequences, and
             keep the weights of the best epoch.
+        kl: weight of the KL terms in the objective; by default 1, which maximises the bound.
     """
 
     optimiser: Sgd | Adam = field(default_factory=Adam)
@@ -151,6 +189,7 @@ class Training:
     clip: float | None = None
     precision: Precision = Precision.FP32
     patience: int | None = None
+    kl: KLWeight = field(default_factory=KLWeight)
 
     def __post_init__(self) -> None:
         for name in ("batch", "epochs", "epoch_size", "patience"):
@@ -173,7 +212,8 @@ class Training:
         """Return the training that ``to_json`` wrote."""
         optimiser = dict(settings["optimiser"])
         kind = {"Sgd": Sgd, "Adam": Adam}[optimiser.pop("kind")]
-        return cls(**{**settings, "optimiser": kind(**optimiser)})
+        kl = KLWeight(**settings.get("kl", {}))
+        return cls(**{**settings, "optimiser": kind(**optimiser), "kl": kl})
 
     @property
     def pace(self) -> tuple[int, int, int | None]:

@@ -15,6 +15,7 @@ from topocaps.training.store import RunFolder
 from topocaps.training.validation import VALIDATION
 
 SUMMARY = "summary"
+KL_WEIGHT = "kl_weight"  # at the first step of an epoch, if it was not 1
 
 
 class Watcher(Protocol):
@@ -144,6 +145,8 @@ class Lines:
 def summarise(model: GenerativeModel, record: Mapping[str, Any]) -> dict[str, Any]:
     """Add a ``summary`` to a record: the model's own, the validation bound, the diagnosis."""
     validation = f", validation elbo {record[VALIDATION]:.2f}" if VALIDATION in record else ""
+    if KL_WEIGHT in record:
+        validation += f" (the objective has KL weight {record[KL_WEIGHT]:.2f}: no bound)"
     diagnosis = f"; {record['complaint']}" if "complaint" in record else ""
     return {**record, SUMMARY: f"{model.summary(record)}{validation}{diagnosis}"}
 

@@ -38,7 +38,8 @@ class AutogradUpdate(Update):
         self.compile(False)
 
     def compile(self, on: bool = True) -> None:
-        self.means = MeanTerms(compilable_copy(self.stack) if on else self.stack.model)
+        model = compilable_copy(self.stack) if on else self.stack.model
+        self.means = MeanTerms(model, self.kl_weight)
         self._bound: Any = compiled(bound) if on else bound
 
     def gradients(

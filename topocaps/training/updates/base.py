@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from topocaps.data.sequences import SequenceSet
 from topocaps.latents.stack import TopographyStack
 from topocaps.latents.topography import Topography
-from topocaps.models.base import GenerativeModel
+from topocaps.models.base import EvidenceLike, GenerativeModel
 from topocaps.models.networks import lead
 from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training
@@ -26,21 +26,32 @@ TINY = 1e-30
 
 
 class MeanTerms(nn.Module):
-    """Means of a model's terms and, last, of its objective, over the frames that are present."""
+    """Means of a model's terms and, last, of its objective, over the frames that are present.
 
-    def __init__(self, model: GenerativeModel) -> None:
+    Args:
+        kl_weight: scalar that multiplies the KL terms in the objective; by default 1.
+    """
+
+    def __init__(self, model: GenerativeModel, kl_weight: Tensor | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.kl_weight = model, kl_weight
 
     def forward(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return (…, terms + 1); ``noise`` are the standard normal numbers that the model draws."""
         numbers = iter(noise)
         evidence = self.model.evidence(x, lambda like: next(numbers), mask)
-        names = (*self.model.recorded, "objective")
-        means = torch.stack([getattr(evidence, name).flatten(-2).mean(-1) for name in names], -1)
+        values = [getattr(evidence, name) for name in self.model.recorded]
+        values.append(self._objective(evidence))
+        means = torch.stack([value.flatten(-2).mean(-1) for value in values], -1)
         if mask is None:
             return means
         return means / mask.to(means.dtype).flatten(-2).mean(-1, keepdim=True)
+
+    def _objective(self, evidence: EvidenceLike) -> Tensor:
+        if self.kl_weight is None:
+            return evidence.objective
+        subtracted: Tensor = sum(getattr(evidence, name) for name in self.model.terms[2:])
+        return evidence.objective + (1 - self.kl_weight) * subtracted
 
     def mapped(self, x: Tensor, *noise: Tensor) -> Tensor:
         """Map ``forward`` over the members of a stack whose layers have no axis for members."""
@@ -88,6 +99,10 @@ class Update(ABC):
             norms = [math.inf if clip is None else clip for clip in clips]
             self.clips = torch.tensor(norms, device=next(stack.model.parameters()).device)
             self.clipped = slice(places[0], places[-1] + 1)  # includes the members between them
+        #: weight of the KL terms at this step; None if it is 1 at every step
+        self.kl_weight: Tensor | None = None
+        if not training.kl.is_bound:
+            self.kl_weight = torch.ones((), device=next(stack.model.parameters()).device)
 
     @abstractmethod
     def step(
@@ -112,6 +127,11 @@ class Update(ABC):
     @abstractmethod
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the next step."""
+
+    def set_kl_weight(self, weight: float) -> None:
+        """Set the weight of the KL terms in the objective of the next step."""
+        if self.kl_weight is not None:
+            self.kl_weight.fill_(weight)
 
     @abstractmethod
     def moments(self, name: str) -> dict[str, Tensor]:

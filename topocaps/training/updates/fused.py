@@ -49,7 +49,7 @@ class FusedUpdate(Update):
     ) -> None:
         super().__init__(stack, training, clips)
         self.rule = training.optimiser
-        self.means = MeanTerms(compilable_copy(stack))
+        self.means = MeanTerms(compilable_copy(stack), self.kl_weight)
         self.layers = replace_linear_layers(self.means.model, len(stack))
         self._moments: dict[str, dict[str, Tensor]] = {}
         for layer in self.layers:

@@ -1,0 +1,223 @@
+"""Models in which a sequence has one code: the posterior of the code, and the bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from topocaps.errors import BadInput, whole_number
+from topocaps.latents.masking import zero_missing
+from topocaps.latents.motion import CapsuleMotion, Known, Motion
+from topocaps.latents.topography import Topography
+from topocaps.models.base import GenerativeModel, Noise
+from topocaps.models.evidence import kl_to_standard_normal, log_ratio_to_standard_normal
+from topocaps.models.experts import product_of_experts, rolled_back
+from topocaps.models.likelihoods import Likelihood
+from topocaps.models.prediction import chunks
+from topocaps.models.rolling_evidence import RollingEvidence
+from topocaps.models.visible import (
+    RandomFrames,
+    Stretch,
+    VisibleFrames,
+    chosen_first,
+    frames_at,
+)
+
+
+class OneCodeModel(GenerativeModel):
+    """Base of models in which a sequence has one code, which every frame shows rolled.
+
+    It holds the posterior of the code and the bounds. The arguments are those of `RollingVAE`.
+    """
+
+    terms: ClassVar = ("elbo", "log_px_given_t", "kl")
+
+    def __init__(
+        self,
+        z_given_x: nn.Module,
+        x_given_t: nn.Module,
+        topography: Topography,
+        motion: Motion | None = None,
+        visible: VisibleFrames | None = None,
+        asked: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not topography.cyclic:
+            raise BadInput("a RollingVAE needs capsules that are rings: cyclic=True")
+        self.z_given_x, self.x_given_t = z_given_x, x_given_t
+        self.likelihood = getattr(x_given_t, "likelihood", Likelihood.BERNOULLI)
+        self.frame_shape = getattr(x_given_t, "frame_shape", None)
+        self.topography = topography
+        self.visible = Stretch() if visible is None else visible
+        self.asked = None if asked is None else whole_number("asked", asked)
+        self.motions = CapsuleMotion(motion or Known(), topography.capsules, topography.shape)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether `elbo` lower-bounds log p(x), in training too.
+
+        With several motions, an estimate inside the logarithm of their sum is too high.
+        """
+        return self.asked is None or len(self.motions) == 1
+
+    @property
+    def noise_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the noise for a frame: of the code, and of what chooses frames.
+
+        The code of a sequence uses the noise of its first frame.
+        """
+        return [(self.topography.capsules, *self.topography.shape), (3,)]
+
+    def evidence(
+        self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
+    ) -> RollingEvidence:
+        """Return the bound on all present frames, when only some of them are visible.
+
+        If ``asked`` is set, the bound is estimated from so many of the present frames.
+
+        Args:
+            noise: function that returns standard normal numbers in the shape of its argument.
+            mask: booleans (batch, time), True where a frame is present.
+        """
+        code, numbers = (noise(x.new_empty(*x.shape[:2], *shape)) for shape in self.noise_shapes)
+        present, uniform = all_frames(x) if mask is None else mask, torch.special.ndtr(numbers)
+        visible, asked = self.visible.choose(uniform[..., :2], present), None
+        if self.asked is not None:
+            asked = RandomFrames(self.asked, self.asked).choose(uniform[..., 1:], present)
+        return self.evidence_from(x, visible, code[:, 0], mask, asked, self.visible.most)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> RollingEvidence:
+        """Check the frames, then return the bound with all present frames visible."""
+        x, present = self.given(x, mask)
+        return self.evidence_from(x, present, mask=mask)
+
+    def evidence_from(
+        self,
+        x: Tensor,
+        visible: Tensor,
+        noise: Tensor | None = None,
+        mask: Tensor | None = None,
+        asked: Tensor | None = None,
+        most: int | None = None,
+    ) -> RollingEvidence:
+        """Return the bound on all present frames, when ``visible`` frames are seen.
+
+        Args:
+            visible: booleans (batch, time).
+            noise: standard normal numbers (batch, capsules, *shape); drawn by default.
+            mask: booleans (batch, time), True where a frame is present.
+            asked: booleans (batch, time), the present frames from which log p(x|t) of all present
+                ones is estimated; by default all.
+            most: largest number of visible frames of a sequence, if it is known.
+        """
+        q = self.posteriors(x, visible, most)
+        t = q.mean + q.stddev * (torch.randn_like(q.mean[0]) if noise is None else noise)
+        log_px = self._log_px(x, t, mask, asked)  # candidates batch time
+        if len(self.motions) == 1:
+            kl = kl_to_standard_normal(q, self._axes)
+            return RollingEvidence.of_sequence(log_px[0], kl[0], mask)
+        return RollingEvidence.of_motions(log_px, self._log_weights(q, t, log_px), mask)
+
+    def posteriors(self, x: Tensor, visible: Tensor, most: int | None = None) -> Normal:
+        """Return q(t|x) at frame 0 for every candidate motion: (candidates, batch, capsules, …).
+
+        Args:
+            visible: booleans (batch, time).
+            most: largest number of visible frames of a sequence, if it is known. Then no more
+                frames are encoded.
+        """
+        lag = torch.arange(x.shape[1], device=x.device)
+        if most is not None and most < x.shape[1]:
+            lag, visible = chosen_first(visible, most)
+            x = frames_at(x, lag)
+        experts = rolled_back(self.z_given_x(x), self.motions, self._candidates, lag)
+        seen = visible.reshape(*visible.shape, *(1,) * self._axes)
+        return product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
+
+    @property
+    def _candidates(self) -> Tensor:
+        """Indices of all candidate motions, to broadcast with (batch, time)."""
+        return torch.arange(len(self.motions), device=self.motions.log_prior.device)[:, None, None]
+
+    @property
+    def _axes(self) -> int:
+        """Number of tensor axes that a code has."""
+        return 1 + len(self.topography.shape)
+
+    def _log_px(
+        self, x: Tensor, t: Tensor, mask: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
+        """Return log p(x_l|t) for each candidate motion and its t: (…, candidates, batch, time).
+
+        With ``asked``, only these frames are decoded, and each stands for several.
+        """
+        lags = torch.arange(x.shape[1], device=x.device)
+        if asked is None or self.asked is None or self.asked >= x.shape[1]:
+            log_px = self.x_given_t(self.at(t, self._candidates, lags)).log_prob(x)
+            return log_px if mask is None else torch.where(mask, log_px, 0.0)
+        present = all_frames(x) if mask is None else mask
+        share = present.sum(1, keepdim=True) / asked.sum(1, keepdim=True)
+        lags, some = chosen_first(asked, self.asked)
+        decoded = self.x_given_t(self.at(t, self._candidates, lags))
+        log_px = torch.where(some, share * decoded.log_prob(frames_at(x, lags)), 0.0)
+        everywhere = log_px.new_zeros(*log_px.shape[:-1], x.shape[1])
+        return everywhere.scatter(-1, lags.expand_as(log_px), log_px)
+
+    def _log_weights(self, q: Normal, t: Tensor, log_px: Tensor) -> Tensor:
+        """Return log p(v) p(x, t|v) / q(t|v) of each candidate motion v: (…, candidates, batch)."""
+        ratio = log_ratio_to_standard_normal(q, t, self._axes)
+        return self.motions.log_prior[:, None] + log_px.sum(-1) + ratio
+
+    def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int] | Tensor) -> Tensor:
+        """Return codes of frame 0 as other frames show them.
+
+        Args:
+            t: (…, capsules, *shape).
+            candidate: index of a candidate motion, or a tensor that broadcasts with (…, lags).
+            lags: distances from frame 0, in frames.
+
+        Returns:
+            (…, lags, capsules, *shape).
+        """
+        steps = torch.as_tensor(lags, device=t.device)
+        return self.motions.roll(t.unsqueeze(-1 - self._axes), candidate, steps)
+
+    def given(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Check frames and mask; return the frames, zero where missing, and which are present."""
+        x = zero_missing(x, mask)
+        self.check(x, mask)
+        return x, all_frames(x) if mask is None else mask
+
+    def check(self, x: Tensor, mask: Tensor | None = None) -> None:
+        super().check(x, mask)
+        if mask is not None and not mask.any(1).all():
+            raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
+
+    def stack_key(self) -> tuple[object, ...]:
+        return self.visible, self.asked, len(self.motions)
+
+    @torch.no_grad()
+    def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
+        """Return the importance-weighted bound on log p(x_1..S), nats a present frame: (batch,).
+
+        Its expectation does not fall with the number of samples. A single sample gives the bound
+        with a sampled KL.
+        """
+        samples = whole_number("samples", samples)
+        x, present = self.given(x, mask)
+        q = self.posteriors(x, present)
+        weights = []
+        for count in chunks(samples, x.numel() * len(self.motions)):
+            t = q.mean + q.stddev * torch.randn_like(q.mean.expand(count, *q.mean.shape))
+            weights.append(self._log_weights(q, t, self._log_px(x, t, mask)).logsumexp(1))
+        bound = torch.cat(weights).logsumexp(0) - math.log(samples)
+        return bound / present.sum(1)
+
+
+def all_frames(x: Tensor) -> Tensor:
+    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
