@@ -51,7 +51,8 @@ SOURCES = {
     (GRUVER_2022,): {"lie_error"},
     (): {
         "accuracy_by_labels", "axis_moved", "axis_shares", "equal_counts", "equal_widths",
-        "filled_costs", "fit_probe", "interpolation_floor", "linear_probe_accuracy",
+        "filled_costs", "fit_probe", "gains_by_visible", "interpolation_floor",
+        "linear_probe_accuracy",
         "nearest_neighbour_accuracy", "nearest_neighbour_hits", "neighbour_agreement", "own_axes",
         "pooled", "prediction", "specialisation", "strongest_images", "topographic_smoothness",
         "traversal", "unseen_lags",

@@ -56,10 +56,13 @@ def test_one_command_learns_how_a_figure_turns(tmp_path, command):
     assert code == 0, said
     assert "60 sequences of 8 frames, 1 x 16 x 16" in said and "shifted by up to 1 pix" in said
     assert "gain" in printed and str(out / "report.html") in printed
-    assert (out / "figures" / "traversal.png").exists() and (out / "report.html").exists()
+    assert "motion: " in said and "of the training sequences, so" in said
+    for name in ("predicted.png", "animation.gif", "by_visible.png", "calibration.png"):
+        assert (out / "figures" / name).exists()
+    assert "data:image/gif;base64," in (out / "report.html").read_text()
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["sequences"] == 12 and metrics["split"] == "held-out sequences"
-    assert metrics["traversal_gain"] > 0.2 > 0 > metrics["untrained"]["traversal_gain"]
+    assert metrics["visible"]["5"]["gain"] > 0.2 > metrics["untrained"]["visible"]["5"]["gain"]
 
 
 # mistakes, as they are told on the command line ---------------------------------------------------

@@ -25,9 +25,10 @@ from topocaps.papers.reproduce import reproduce as run_tables
 from topocaps.papers.results import Results
 from topocaps.study import figures
 from topocaps.study.data import OwnSequences
+from topocaps.study.evaluation import evaluation_of
 from topocaps.study.evaluation.topographic import examples, traversal_options
 from topocaps.study.finished import Finished
-from topocaps.study.fit import EPOCHS, fit_own
+from topocaps.study.fit import Choices, Kind, fit_own
 from topocaps.study.report import compare
 from topocaps.study.runs import Job, evaluate_run, run_jobs, run_side_by_side
 from topocaps.version import __version__
@@ -123,8 +124,16 @@ def fit(
     layout: Annotated[str | None, typer.Option(help="Names of axes, such as NTHWC.")] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave out files that cannot be read.")] = False,
     closed: Annotated[bool, typer.Option(help="After the last frame comes the first.")] = False,
-    window: Annotated[int | None, typer.Option(help="Frames that share variances.")] = None,
-    epochs: Annotated[int, typer.Option(help="Of 8,000 sequences each.", min=1)] = EPOCHS,
+    model: Annotated[Kind, typer.Option(help="A rolling VAE, or the paper's TVAE.")] = Kind.ROLLING,
+    speeds: Annotated[
+        str | None, typer.Option(help="Candidate velocities, sites a frame [-1,1]; rolling only.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Frames that share variances; TVAE only.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Of 8,000 sequences each [16; TVAE 18].", min=1)
+    ] = None,
     patience: Patience = None,
     seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
     device: Device = "auto",
@@ -140,15 +149,33 @@ def fit(
     """
     data = OwnSequences(path, frames, stride, size, grey, layout, skip_bad)
     try:
+        choices = Choices(
+            model=model,
+            epochs=epochs,
+            patience=patience,
+            closed=closed,
+            window=window,
+            speeds=None if speeds is None else _numbers(speeds),
+            changes=tuple(settings or ()),
+        )
         run = fit_own(
-            data, out or Path("runs") / f"fit-{Path(path).resolve().stem}", epochs=epochs,
-            patience=patience, window=window, closed=closed, seed=seed, device=device,
-            changes=tuple(settings or ()), say=lambda line: _say(_with_options(line)),
+            data, out or Path("runs") / f"fit-{Path(path).resolve().stem}", choices,
+            seed=seed, device=device, say=lambda line: _say(_with_options(line)),
         )  # fmt: skip
     except BadInput as error:
         raise BadInput(_with_options(str(error))) from None
     _print_table(compare([run]))
+    for remark in evaluation_of(run.model).remarks(run.metrics):
+        _out.print(remark, soft_wrap=True)
     _out.print(f"report: {run.folder.report}", soft_wrap=True)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Return the numbers of an option such as -1,1."""
+    try:
+        return tuple(float(one) for one in text.split(","))
+    except ValueError:
+        raise BadInput(f"--speeds must be numbers such as -1,1, not {text!r}") from None
 
 
 def _with_options(sentence: str) -> str:
@@ -160,7 +187,7 @@ def _with_options(sentence: str) -> str:
             return "--no-grey" if value == "False" else "--grey"
         return f"--{name}" + (f" {value}" if value else "")
 
-    sentence = re.sub(r"\b(size|frames|stride|grey|layout)=(?:'?(\w+)'?)?", option, sentence)
+    sentence = re.sub(r"\b(size|frames|stride|grey|layout|model)=(?:'?(\w+)'?)?", option, sentence)
     return re.sub(r"(?<![.\w])skip_bad\b", "--skip-bad", sentence)
 
 

@@ -41,6 +41,7 @@ from topocaps.metrics.probes import (
 from topocaps.metrics.rolled_traversal import Traversal, prediction, traversal
 from topocaps.metrics.topographic_maps import Agreement, neighbour_agreement, strongest_images
 from topocaps.metrics.traversal_plan import TraversalOptions, TraversalPlan, unseen_lags
+from topocaps.metrics.visible_frames import gains_by_visible
 
 __all__ = [
     "DCI",
@@ -72,6 +73,7 @@ __all__ = [
     "factor_vae_score",
     "filled_costs",
     "fit_probe",
+    "gains_by_visible",
     "interpolation_floor",
     "lie_error",
     "linear_probe_accuracy",

@@ -87,10 +87,16 @@ def at_the_ends(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
             return {name: ends[end] for name, ends in intervals.items() if ends is not None}
 
         numbers = {k: None for k, v in metrics.items() if isinstance(v, int | float | None)}
+        by_factor = metrics.get("traversal", {}).get("interval", {})
+        visible = {
+            count: {**one, "gain": one["interval"] and one["interval"][end], "by_factor": {}}
+            for count, one in metrics.get("visible", {}).items()
+        }
         return {
             **numbers,
             **{name: dict.fromkeys(v) for name, v in metrics.items() if isinstance(v, dict)},
-            "traversal": {"by_factor": ends_of(metrics["traversal"]["interval"])},
+            "traversal": {"by_factor": ends_of(by_factor)},
+            "visible": visible,
             **ends_of(metrics["intervals"]),
         }
 

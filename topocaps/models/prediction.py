@@ -62,6 +62,13 @@ class PredictedFrames(Distribution):
         frames = self._decoded(shape.numel()).sample()
         return frames.reshape(*shape, *self.batch_shape, *self.event_shape)
 
+    @torch.no_grad()
+    def sample_mean(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
+        """Draw motions and codes, and return the frames expected under each, as in ``sample``."""
+        shape = torch.Size(sample_shape)
+        frames = self._decoded(shape.numel()).mean
+        return frames.reshape(*shape, *self.batch_shape, *self.event_shape)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return a bound on log p of all frames together, integrated over codes: (batch,).
 

@@ -13,7 +13,7 @@ from topocaps.papers.claims import CLAIMS
 from topocaps.papers.page import draw, write_page
 from topocaps.papers.results import DEFERRED, Results
 from topocaps.papers.tables import TABLES, Table
-from topocaps.study import figures
+from topocaps.study import drawing
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -191,7 +191,7 @@ def _show(run: Finished[Any], folder: Path, data: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     shown = evaluation_of(run.model).result_figures(run, held_out)
     for name in wanted & shown.keys():
-        figures.save(shown[name], folder / f"{name}.png", dpi=80)
+        drawing.save(shown[name], folder, name, dpi=80)
 
 
 def _how_long(name: str, results: Results, epochs: int) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from topocaps.data.importing.read import read
 from topocaps.data.importing.split import Imported, split
+from topocaps.data.letter_images import letters
 from topocaps.data.mnist_files import LECUN_1998, SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.sequences import Sequences, SequenceSet
@@ -186,11 +187,26 @@ class MovedMnist:
 
 
 @dataclass(frozen=True)
+class Letters:
+    """Letters that turn; every fifth letter is held out in all faces."""
+
+    citations: ClassVar[tuple[str, ...]] = ()
+
+    def identity(self) -> dict[str, Any]:
+        return stable("letters")
+
+    def load(self, folder: Path | None = None) -> Splits:
+        train, held_out = letters()
+        return Splits(train, held_out, "letters (drawn)", "letters never seen", None)
+
+
+@dataclass(frozen=True)
 class OwnSequences:
     """Sequences of your own, as ``topocaps.data.read`` reads them; a fifth is held out.
 
-    In training, pictures in memory are shown shifted by up to ``shift`` pixels, all frames of a
-    sequence alike: of few clips a model else learns the places by heart.
+    Training shifts pictures in memory by up to ``shift`` pixels, all frames of a sequence alike, so
+    that a model of few clips does not memorise positions. In ``closed`` sequences the last frame is
+    followed by the first, and training starts them anywhere.
     """
 
     citations: ClassVar[tuple[str, ...]] = ()
@@ -203,6 +219,7 @@ class OwnSequences:
     skip_bad: bool = False
     at_most: int | None = None  #: pixels of the shorter side, where no size is asked for
     shift: int = 0
+    closed: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.size, list):
@@ -212,7 +229,7 @@ class OwnSequences:
 
     def read(self, say: Callable[[str], None] = lambda line: None) -> Imported:
         settings = asdict(self)
-        del settings["shift"]
+        del settings["shift"], settings["closed"]
         return read(settings.pop("path"), **settings, say=say)
 
     def identity(self) -> dict[str, Any]:
@@ -227,6 +244,7 @@ class OwnSequences:
             skip_bad=(self.skip_bad, False),
             at_most=(self.at_most, None),
             shift=(self.shift, 0),
+            closed=(self.closed, False),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
@@ -235,8 +253,12 @@ class OwnSequences:
     def splits(self, imported: Imported) -> Splits:
         """Split sequences that ``read`` returned."""
         train, held_out = split(imported)
-        if self.shift and isinstance(train, Sequences) and len(train.frame_shape) == 3:
-            train = ShiftedSequences(train.images, train.order, shift=self.shift)
+        if isinstance(train, Sequences):
+            train = replace(train, cyclic=self.closed)
+            if self.shift and len(train.frame_shape) == 3:
+                train = ShiftedSequences(
+                    train.images, train.order, cyclic=self.closed, shift=self.shift
+                )
         return Splits(train, held_out, self.path, "held-out sequences", None)
 
 
@@ -253,8 +275,8 @@ def _still(part: Digits) -> Sequences:
     return Sequences(part.images[:, None], order, classes, ("class",))
 
 
-Data = Sprites | GrowingSprites | Mnist | StillMnist | MovedMnist | OwnSequences
+Data = Sprites | GrowingSprites | Letters | Mnist | StillMnist | MovedMnist | OwnSequences
 DATA: dict[str, type[Data]] = {
     kind.__name__: kind
-    for kind in (Sprites, GrowingSprites, Mnist, StillMnist, MovedMnist, OwnSequences)
+    for kind in (Sprites, GrowingSprites, Letters, Mnist, StillMnist, MovedMnist, OwnSequences)
 }

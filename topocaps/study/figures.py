@@ -28,6 +28,7 @@ from topocaps.metrics.missing_frames import some_missing
 from topocaps.metrics.rolled_traversal import traversal
 from topocaps.metrics.traversal_plan import unseen_lags
 from topocaps.models.sequence import SequenceModel
+from topocaps.training.watching import KL_WEIGHT
 
 TRAVERSAL_CAPTION = (
     "Capsule traversals on held-out sequences. Top row of each block: the input; frames that t₀ "
@@ -331,9 +332,10 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw the objective and its terms by epoch."""
     figure, axes = canvas(1, 2, (8.2, 3.2))
     epochs = [record["epoch"] for record in records]
-    kls = tuple(name for name in records[0] if name.startswith("kl_"))
+    kls = [name for name in records[0] if name == "kl" or name.startswith("kl_")]
+    kls = [name for name in kls if name != KL_WEIGHT]
     bounds = ("elbo", "log_px_given_t", *(["validation_elbo"] * ("validation_elbo" in records[0])))
-    for axis, names in zip(axes, (bounds, kls), strict=True):
+    for axis, names in zip(axes, (bounds, tuple(kls)), strict=True):
         for name in names:
             values = [record[name] for record in records]
             label = _named(name, records[0].get("is_bound", True))
@@ -357,7 +359,7 @@ def _named(term: str, is_bound: bool) -> str:
     bound = "bound" if is_bound else "value (no bound)"
     known = {"elbo": bound, "validation_elbo": f"{bound}, validation"}
     known["log_px_given_t"] = "log p(x | t)"
-    return known.get(term, term.replace("kl_", "KL of "))
+    return known.get(term, term.replace("kl_", "KL of ").replace("kl", "KL"))
 
 
 def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:

@@ -79,7 +79,7 @@ def of_training(training: Training) -> dict[str, Any]:
         clip=(training.clip, None),
         precision=(training.precision.value, "fp32"),
         patience=(training.patience, None),
-        kl_weight=((training.kl.start, training.kl.warmup, training.kl.end), (1.0, 0.0, 1.0)),
+        kl_weight=((training.kl.start, training.kl.until, training.kl.end), (1.0, 0.0, 1.0)),
     )
 
 

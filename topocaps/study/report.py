@@ -15,7 +15,7 @@ from topocaps.data.sequences import SequenceSet
 from topocaps.errors import counted
 from topocaps.io import make_folder
 from topocaps.metrics.intervals import at_the_ends
-from topocaps.study import figures
+from topocaps.study import drawing, figures
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import table
@@ -91,7 +91,7 @@ def _legend(legend: Mapping[str, str]) -> str:
 def _figure(path: Path, caption: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     return (
-        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+        f'<figure><img alt="{escape(caption)}" src="data:image/{path.suffix[1:]};base64,{data}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
@@ -111,7 +111,7 @@ def section(run: Finished[Any]) -> Section:
     """Return the section of a report on one run."""
     evaluation = evaluation_of(run.model)
     captions = evaluation.captions
-    files = {name: run.folder.figures / f"{name}.png" for name in captions}
+    files = {name: drawing.saved(run.folder.figures, name) for name in captions}
     metrics = run.metrics
     low, high = at_the_ends(metrics) if "intervals" in metrics else (None, None)
     columns = {
@@ -126,11 +126,10 @@ def section(run: Finished[Any]) -> Section:
         text=f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
         f"on {metrics['device']}{_shared(metrics)}, seed {metrics['seed']}; "
         f"{counted(metrics['sequences'], 'sequence')} evaluated."
-        + (f" {metrics['complaint']}." if metrics.get("complaint") else ""),
+        + (f" {metrics['complaint']}." if metrics.get("complaint") else "")
+        + "".join(f" {remark}" for remark in evaluation.remarks(metrics)),
         table=table(quantities, columns),
-        figures=[
-            (files[name], caption) for name, caption in captions.items() if files[name].exists()
-        ],
+        figures=[(file, caption) for name, caption in captions.items() if (file := files[name])],
         settings=run.folder.settings(),
         legend=dict(q.legend for q in quantities if q.legend),
     )
@@ -144,7 +143,6 @@ def _shared(metrics: dict[str, Any]) -> str:
 def draw_figures(run: Finished[Any], held_out: SequenceSet) -> None:
     """Draw all figures of a run into its folder."""
     make_folder(run.folder.figures)
-    drawn = evaluation_of(run.model).draw(run, held_out)
-    drawn["history"] = figures.history(run.folder.records())
-    for name, figure in drawn.items():
-        figures.save(figure, run.folder.figures / f"{name}.png")
+    history = {"history": figures.history(run.folder.records())}
+    for name, drawn in {**evaluation_of(run.model).draw(run, held_out), **history}.items():
+        drawing.save(drawn, run.folder.figures, name)

@@ -18,7 +18,7 @@ from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished, recipe_of
 from topocaps.study.recipe import BaseRecipe
 from topocaps.study.report import Section, compare, draw_figures, page, section
-from topocaps.training import RunFolder, fit_together, load
+from topocaps.training import Run, RunFolder, fit_together, load
 from topocaps.training.run import choose_device
 from topocaps.training.store import SCHEMA
 from topocaps.training.validation import best_epoch
@@ -37,6 +37,11 @@ class Job:
     out: Path
     seed: int = 0
     start: Path | None = None  #: folder of the run whose weights it starts from [OUT/start]
+    evaluate_start: bool = True  #: whether that run is evaluated and reported, too
+
+    @property
+    def named(self) -> str:
+        return f"{self.recipe.name}, seed {self.seed}"
 
     @property
     def before(self) -> Job | None:
@@ -77,44 +82,59 @@ def run_jobs(
         reports: whether to draw figures and write reports.
         splits: the data of all jobs, if they are loaded already.
     """
-    first = {job.before.out: job.before for job in jobs if job.before is not None}
-    if first:
-        list(run_jobs(list(first.values()), data, device, say, watch, reports=reports))
-    together: dict[object, list[Job]] = {}
-    for job in jobs:
-        if job.before is not None and RunFolder(job.before.out).failure.exists():
-            named = f"{job.recipe.name}, seed {job.seed}"
-            say(f"{named}: skipped, as the run that it starts from failed")
-            continue
-        training = job.recipe.training
-        together.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
-    for group in together.values():
+    for evaluate in (True, False):
+        chosen = [job for job in jobs if job.evaluate_start is evaluate]
+        before = list({b.out: b for job in chosen if (b := job.before) is not None}.values())
+        loaded = splits if all(b.recipe.data == chosen[0].recipe.data for b in before) else None
+        if before and evaluate:
+            list(run_jobs(before, data, device, say, watch, reports=reports, splits=loaded))
+        elif before:
+            train_jobs(before, data, device, say, watch, splits=loaded)
+    for group in _together(jobs, say):
         yield from _run_group(group, data, device, say, watch, reports, splits)
 
 
-def _run_group(
+def train_jobs(
     jobs: Sequence[Job],
-    data: Path | None,
-    device: str,
-    say: Say,
-    watch: Callable[[str], Watcher],
-    reports: bool,
-    splits: Splits | None,
-) -> Iterator[Finished[Any]]:
+    data: Path | None = None,
+    device: str = "auto",
+    say: Say = lambda line: None,
+    watch: Callable[[str], Watcher] = on_terminal,
+    *,
+    splits: Splits | None = None,
+) -> None:
+    """Train jobs as ``run_jobs`` does, without an evaluation, from their initial weights."""
+    for group in _together(jobs, say):
+        _train(group, splits or group[0].recipe.data.load(data), device, say, watch)
+
+
+def _together(jobs: Sequence[Job], say: Say) -> list[list[Job]]:
+    """Return groups of jobs with the same data and number of steps.
+
+    Jobs that start from a run that failed are left out.
+    """
+    groups: dict[object, list[Job]] = {}
+    for job in jobs:
+        if job.before is not None and RunFolder(job.before.out).failure.exists():
+            say(f"{job.named}: skipped, as the run that it starts from failed")
+            continue
+        training = job.recipe.training
+        groups.setdefault((job.recipe.data, training.pace, training.patience), []).append(job)
+    return list(groups.values())
+
+
+def _train(
+    jobs: Sequence[Job], splits: Splits, device: str, say: Say, watch: Callable[[str], Watcher]
+) -> list[Run]:
+    """Train the jobs of a group."""
     recipes = [job.recipe for job in jobs]
-    splits = splits or recipes[0].data.load(data)
     frame_shape = splits.train.frame_shape
     for recipe in recipes:
         recipe.check(splits.train)
-    folders = [RunFolder(job.out) for job in jobs]
-    done = [
-        folder.weights.exists() and (folder.report if reports else folder.metrics).exists()
-        for folder in folders
-    ]
     names = {recipe.name for recipe in recipes}
     label = names.pop() if len(names) == 1 else f"{len(jobs)} models"
     try:
-        runs = fit_together(
+        return fit_together(
             [_initial(job, frame_shape) for job in jobs],
             splits.train,
             training=[recipe.training for recipe in recipes],
@@ -128,8 +148,26 @@ def _run_group(
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}; repeat the command to resume") from None
+
+
+def _run_group(
+    jobs: Sequence[Job],
+    data: Path | None,
+    device: str,
+    say: Say,
+    watch: Callable[[str], Watcher],
+    reports: bool,
+    splits: Splits | None,
+) -> Iterator[Finished[Any]]:
+    splits = splits or jobs[0].recipe.data.load(data)
+    folders = [RunFolder(job.out) for job in jobs]
+    done = [
+        folder.weights.exists() and (folder.report if reports else folder.metrics).exists()
+        for folder in folders
+    ]
+    runs = _train(jobs, splits, device, say, watch)
     for job, run, folder, was_done in zip(jobs, runs, folders, done, strict=True):
-        named = f"{job.recipe.name}, seed {job.seed}"
+        named = job.named
         if run.failure is not None:
             say(f"{named}: {run.failure} ({folder.failure})")
         elif was_done:

@@ -141,31 +141,31 @@ class KLWeight:
 
     Args:
         start: weight at the first step.
-        warmup: share of the steps in which the weight moves from ``start`` to ``end``.
+        until: share of the steps in which the weight moves from ``start`` to ``end``.
         end: weight afterwards.
 
-    >>> KLWeight(start=0.1, warmup=0.5).at(step=25, steps=100)
+    >>> KLWeight(start=0.1, until=0.5).at(step=25, steps=100)
     0.55
     """
 
     start: float = 1.0
-    warmup: float = 0.0
+    until: float = 0.0
     end: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("start", "warmup", "end"):
+        for name in ("start", "until", "end"):
             object.__setattr__(self, name, non_negative(f"kl.{name}", getattr(self, name)))
-        if self.warmup > 1:
-            raise BadInput(f"kl.warmup is a share of the steps, from 0 to 1, not {self.warmup}")
+        if self.until > 1:
+            raise BadInput(f"kl.until is a share of the steps, from 0 to 1, not {self.until}")
 
     @property
     def is_bound(self) -> bool:
         """Whether the weight is 1 at every step."""
-        return self.end == 1 and (self.start == 1 or self.warmup == 0)
+        return self.end == 1 and (self.start == 1 or self.until == 0)
 
     def at(self, step: int, steps: int) -> float:
         """Return the weight of a step, of which there are ``steps``."""
-        share = min(1.0, step / (self.warmup * steps)) if self.warmup else 1.0
+        share = min(1.0, step / (self.until * steps)) if self.until else 1.0
         return self.start + share * (self.end - self.start)
 
 
@@ -203,9 +203,15 @@ class Training:
         object.__setattr__(self, "precision", one_of(Precision, "precision", self.precision))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as plain data, the optimiser with its name."""
+        """Return the settings as plain data, the optimiser with its name.
+
+        The KL weight is left out if it is 1, as older run folders do not have it.
+        """
         optimiser = {"kind": type(self.optimiser).__name__, **asdict(self.optimiser)}
-        return {**asdict(self), "optimiser": optimiser}
+        settings = {**asdict(self), "optimiser": optimiser}
+        if self.kl == KLWeight():
+            del settings["kl"]
+        return settings
 
     @classmethod
     def from_json(cls, settings: Mapping[str, Any]) -> Self:

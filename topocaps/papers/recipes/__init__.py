@@ -5,6 +5,7 @@ import difflib
 from topocaps.errors import BadInput
 from topocaps.papers.recipes import dsprites, mnist
 from topocaps.papers.recipes.extensions import EXTENSIONS
+from topocaps.papers.recipes.letters import LETTERS
 from topocaps.papers.recipes.part_whole import PART_WHOLE
 from topocaps.papers.recipes.sprites import SPRITES
 from topocaps.study.recipe import BaseRecipe
@@ -14,7 +15,7 @@ _VARIANTS = (mnist.SINGLE_SITE, dsprites.THREE_SITES, mnist.MU_FROM_0)
 RECIPES: dict[str, BaseRecipe] = {
     recipe.name: recipe
     for recipe in (
-        *SPRITES, *EXTENSIONS, *mnist.MNIST, *dsprites.DSPRITES, *_VARIANTS, *PART_WHOLE,
+        *LETTERS, *SPRITES, *EXTENSIONS, *mnist.MNIST, *dsprites.DSPRITES, *_VARIANTS, *PART_WHOLE,
     )
 }  # fmt: skip
 

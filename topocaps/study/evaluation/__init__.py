@@ -8,6 +8,7 @@ from topocaps.study.evaluation.base import (
     evaluation_of,
 )
 from topocaps.study.evaluation.part_whole import PartWholeEvaluation
+from topocaps.study.evaluation.rolling import RollingEvaluation
 from topocaps.study.evaluation.topographic import TopographicEvaluation
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Evaluation",
     "ExtraMetric",
     "PartWholeEvaluation",
+    "RollingEvaluation",
     "TopographicEvaluation",
     "evaluates",
     "evaluation_of",

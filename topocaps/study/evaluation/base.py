@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from matplotlib.figure import Figure
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import seeded
 from topocaps.models.base import GenerativeModel
 from topocaps.study import figures
 from topocaps.study.data import Splits
+from topocaps.study.drawing import Drawing
 from topocaps.study.finished import Finished, Model
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
@@ -49,18 +49,22 @@ class Evaluation(ABC, Generic[Model]):
         """Measure held-out data; ``untrained`` and ``train`` hold the numbers of the controls."""
 
     @abstractmethod
-    def draw(self, run: Finished[Model], held_out: SequenceSet) -> dict[str, Figure]:
+    def draw(self, run: Finished[Model], held_out: SequenceSet) -> Mapping[str, Drawing]:
         """Return the figures of a report, by the names of ``captions``."""
 
     @abstractmethod
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         """Return the rows of a table whose columns are these metrics."""
 
+    def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Return sentences that a reader of these metrics needs to know."""
+        return []
+
     def extra_metrics(self, run: Finished[Model], data: Path | None) -> list[ExtraMetric]:
         """Return what can be measured for the tables of results besides ``measure``."""
         return []
 
-    def result_figures(self, run: Finished[Model], held_out: SequenceSet) -> dict[str, Figure]:
+    def result_figures(self, run: Finished[Model], held_out: SequenceSet) -> Mapping[str, Drawing]:
         """Return the figures that stand beside the results of a run."""
         return self.draw(run, held_out)
 
@@ -109,7 +113,7 @@ class BoundEvaluation(Evaluation[GenerativeModel]):
             "train": on(splits.train, model),
         }
 
-    def draw(self, run: Finished[GenerativeModel], held_out: SequenceSet) -> dict[str, Figure]:
+    def draw(self, run: Finished[GenerativeModel], held_out: SequenceSet) -> Mapping[str, Drawing]:
         return {}
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:

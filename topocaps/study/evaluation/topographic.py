@@ -33,6 +33,7 @@ from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
 from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
 from topocaps.study.evaluation.digits import PROBED, probed
+from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
@@ -137,6 +138,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             if fixed.frames > 1:  # of t as it is, where an invariant model needs no roll
                 still = replace(options, rate=0.0)
                 found["held"] = {"traversal_gain": overall_gain(which, fixed, still)}
+                found[VISIBLE] = _visible(which, fixed, options)
             return found
 
         return {
@@ -220,6 +222,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             label = "gain, mean" if rows else "gain"
             held = replace(GAIN, key=("held", *GAIN.key), label=f"{label}, t₀ held")
             rows += [replace(GAIN, label=label), *[held] * known(held)]
+        rows += visible_rows(columns)
         rows += [capcorr_of(factor) for factor in first["capcorr"]]
         rows += [own_axis_of(factor) for factor in first.get("own_axis", {})]
         for quantity in _SHARED:
@@ -293,6 +296,16 @@ def overall_gain(
     how = asdict(options)
     parts = [traversal(model, one.x, one.factors, **how) for one in sequences.batches(128)]
     return Traversal.join(parts).overall
+
+
+def _visible(
+    model: SequenceModel, sequences: SequenceSet, options: TraversalOptions
+) -> dict[str, Any]:
+    """Return the gains by the number of visible frames, if one axis tells how capsules move."""
+    if model.topography.axes != (None,) and not model.topography.apart:
+        return {}
+    fill = functools.partial(model.fill, rate=options.rate, closed=options.closed)
+    return visible_gains(fill, sequences, model.likelihood, MEASURED, EVALUATION_SEED)
 
 
 def generalisation(

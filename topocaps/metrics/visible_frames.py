@@ -1,0 +1,95 @@
+"""The gain by the number of visible frames: how well a model predicts frames that are hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.errors import BadInput
+from topocaps.metrics.rolled_traversal import Traversal, prediction
+from topocaps.models.likelihoods import Likelihood
+
+COUNTS = (3, 5, 9, 13)
+
+#: Fills frames in: takes frames (batch, time, *frame) and a mask (batch, time), True for visible
+#: frames, and returns all frames. ``RollingVAE.fill`` and ``SequenceModel.fill`` do so.
+Fill = Callable[[Tensor, Tensor], Tensor]
+
+
+def visible_counts(frames: int) -> tuple[int, ...]:
+    """Return the numbers of visible frames that are measured of sequences of ``frames``.
+
+    They are 3, 5, 9, 13 and all but two, as far as two or more frames are hidden.
+
+    >>> visible_counts(15), visible_counts(12), visible_counts(4)
+    ((3, 5, 9, 13), (3, 5, 9, 10), (2,))
+    """
+    hidden_two = frames - 2
+    return tuple(sorted({n for n in (*COUNTS, hidden_two) if 0 < n <= hidden_two}))
+
+
+def stretches(sequences: int, frames: int, count: int, seed: int = 0) -> Tensor:
+    """Return which frames are visible: ``count`` contiguous ones of every sequence, at random.
+
+    >>> stretches(2, 6, 3).int()
+    tensor([[1, 1, 1, 0, 0, 0],
+            [0, 0, 0, 1, 1, 1]], dtype=torch.int32)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(frames - count + 1, (sequences, 1), generator=generator)
+    frame = torch.arange(frames)
+    return (frame >= first) & (frame < first + count)
+
+
+def is_new(x: Tensor, visible: Tensor) -> Tensor:
+    """Return which frames are hidden and differ from all visible frames: (batch, time)."""
+    same = (x[:, :, None] == x[:, None]).flatten(3).all(3)  # batch time time
+    return ~visible & ~(same & visible[:, None]).any(2)
+
+
+@torch.no_grad()
+def gains_by_visible(
+    fill: Fill,
+    sequences: SequenceSet,
+    likelihood: Likelihood,
+    counts: Sequence[int] | None = None,
+    *,
+    repeated: bool = False,
+    most: int | None = None,
+    seed: int = 0,
+    batch: int = 128,
+) -> dict[int, Traversal]:
+    """Show a model some contiguous frames of every sequence, and compare the others as predicted.
+
+    The place of the visible frames is random, and the same for every model with the same ``seed``.
+
+    Args:
+        fill: function that fills hidden frames in.
+        sequences: whole sequences, on the device of the model.
+        likelihood: decides the cost of a predicted frame.
+        counts: numbers of visible frames; by default `visible_counts`.
+        repeated: whether a hidden frame that equals a visible one counts.
+        most: about how many sequences are measured, spread over all of them; by default all.
+    """
+    chosen = visible_counts(sequences.frames) if counts is None else tuple(counts)
+    if not chosen or not all(0 < count < sequences.frames for count in chosen):
+        raise BadInput(
+            f"of {sequences.frames} frames, the visible ones must be at least 1 and leave some "
+            f"hidden: not {', '.join(map(str, chosen)) or 'none'}"
+        )
+    sequences = sequences.whole()
+    scripts = sequences.fixed()
+    scripts = scripts[:: max(1, len(scripts) // (most or len(scripts)))]
+    masks = {n: stretches(len(scripts), sequences.frames, n, seed) for n in chosen}
+    found: dict[int, list[Traversal]] = {count: [] for count in chosen}
+    for rows in torch.arange(len(scripts)).split(batch):
+        one = sequences.show(scripts[rows.to(scripts.device)])
+        for count, parts in found.items():
+            visible = masks[count][rows].to(one.x.device)
+            counted = ~visible if repeated else is_new(one.x, visible)
+            filled = fill(one.x, visible)
+            parts.append(prediction(one.x, filled, counted, one.factors, likelihood))
+    return {count: Traversal.join(parts) for count, parts in found.items()}

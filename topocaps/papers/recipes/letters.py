@@ -1,0 +1,60 @@
+"""Models of letters that turn, for two cores and a few minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from topocaps.latents.topography import Topography
+from topocaps.models import VAE
+from topocaps.study.data import Letters
+from topocaps.study.recipe import Recipe
+from topocaps.study.rolling_recipe import RollingRecipe
+from topocaps.training import Adam, KLWeight, Training
+
+_CAPSULES = Topography(capsules=12, shape=(15,))
+_HIDDEN = (450, 300)
+_BATCH = 16
+
+
+def _training(steps: int, epochs: int) -> Training:
+    return Training(
+        optimiser=Adam(lr=3e-3, betas=(0.9, 0.99), warmup=100),
+        batch=_BATCH,
+        epochs=epochs,
+        epoch_size=steps * _BATCH // epochs,
+        clip=100.0,
+        kl=KLWeight(start=0.1, until=0.5),
+    )
+
+
+ROLLING = RollingRecipe(
+    name="letters/rolling",
+    about="one code a sequence, rolled: predicts letters that it never saw",
+    data=Letters(),
+    topography=_CAPSULES,
+    hidden=_HIDDEN,
+    asked=6,
+    training=_training(steps=10_000, epochs=10),
+)
+
+TVAE = Recipe(
+    name="letters/tvae",
+    about="the paper's model of the same size: shifting coherence over 13 of 15 frames",
+    data=Letters(),
+    topography=replace(_CAPSULES, reach=(1,), window=13, velocity=1.0),
+    hidden=_HIDDEN,
+    centred=True,
+    training=replace(_training(2_000, 4), optimiser=Adam(2e-3, (0.9, 0.95)), kl=KLWeight()),
+)
+
+PLAIN = replace(
+    TVAE,
+    name="letters/vae",
+    about="the plain VAE of the same size: every frame has a code of its own",
+    model=VAE,
+    centred=False,
+    topography=replace(TVAE.topography, window=1),
+    unseen_window=TVAE.topography.window,
+)
+
+LETTERS = (ROLLING, TVAE, PLAIN)

@@ -1,0 +1,48 @@
+"""What a report shows: figures, and animations."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from topocaps.io import write_atomically
+from topocaps.study import figures
+
+_MILLISECONDS = 180  # of a picture
+SUFFIXES = (".png", ".gif")
+
+
+@dataclass(frozen=True, eq=False)
+class Animation:
+    """Pictures (time, height, width, 3) in bytes, which are shown one after the other."""
+
+    pictures: NDArray[np.uint8]
+
+    def gif(self) -> bytes:
+        """Return the file: a GIF that repeats."""
+        first, *rest = (Image.fromarray(picture) for picture in self.pictures)
+        buffer = io.BytesIO()
+        first.save(buffer, "GIF", save_all=True, append_images=rest, duration=_MILLISECONDS, loop=0)
+        return buffer.getvalue()
+
+
+Drawing = Figure | Animation
+
+
+def save(drawing: Drawing, folder: Path, name: str, dpi: int = 150) -> None:
+    """Write a figure as a PNG file and an animation as a GIF, atomically."""
+    if isinstance(drawing, Animation):
+        write_atomically(folder / f"{name}.gif", drawing.gif())
+    else:
+        figures.save(drawing, folder / f"{name}.png", dpi)
+
+
+def saved(folder: Path, name: str) -> Path | None:
+    """Return the file of a drawing, or None if there is none."""
+    return next((f for s in SUFFIXES if (f := folder / f"{name}{s}").exists()), None)

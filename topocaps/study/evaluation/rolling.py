@@ -1,0 +1,211 @@
+"""Rolling VAEs: what is measured and drawn of them, and the rows of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.device import seeded
+from topocaps.metrics.intervals import Mean
+from topocaps.metrics.visible_frames import stretches, visible_counts
+from topocaps.models.rolling import RollingVAE
+from topocaps.study import figures, rolling_figures
+from topocaps.study.data import Splits
+from topocaps.study.drawing import Drawing
+from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, evaluates, mean_terms
+from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
+from topocaps.study.finished import Finished
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import BaseRecipe
+
+SAMPLES = 10  # of the bound
+EXAMPLES = 8  # sequences in figures
+CALIBRATED = 64  # sequences in the figure of calibration
+GROUPS = 4  # motions in the figure of motions
+_BATCH = 64
+_BOUND_LEGEND = (
+    "log p(x) ≥",
+    "importance-weighted bound with K samples, nats a frame. All frames are visible, and a motion "
+    "that is known is given.",
+)
+
+
+@evaluates(RollingVAE)
+class RollingEvaluation(Evaluation[RollingVAE]):
+    """Gains on hidden frames, bounds, and the motions that the model infers."""
+
+    captions: ClassVar = {
+        "predicted": rolling_figures.PREDICTED_CAPTION,
+        "animation": rolling_figures.ANIMATION_CAPTION,
+        "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
+        "motions": rolling_figures.MOTION_CAPTION,
+        "calibration": rolling_figures.CALIBRATION_CAPTION,
+        "history": figures.HISTORY_CAPTION,
+    }
+
+    def measure(
+        self,
+        model: RollingVAE,
+        untrained: RollingVAE,
+        splits: Splits,
+        recipe: BaseRecipe,
+        device: torch.device,
+    ) -> dict[str, Any]:
+        def on(sequences: SequenceSet, which: RollingVAE) -> dict[str, Any]:
+            fixed = sequences.balanced(splits.each, EVALUATION_SEED).to(device)
+            which = which.to(device).eval()
+            terms = mean_terms(which, fixed)
+            bound = Mean(_bounds(which, fixed))
+            return {
+                **terms,
+                "log_px": bound.value,
+                "samples": SAMPLES,
+                VISIBLE: visible_gains(which.fill, fixed, which.likelihood, MEASURED),
+                "motion": motion_numbers(which, fixed),
+                "intervals": {"log_px": bound.interval()},
+                "sequences": len(fixed),
+            }
+
+        return {
+            **on(splits.held_out, model),
+            "untrained": on(splits.held_out, untrained),
+            "train": on(splits.train, model),
+        }
+
+    def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
+        return [_on_motion(metrics["motion"]), *_on_gain(metrics[VISIBLE])]
+
+    def draw(self, run: Finished[RollingVAE], held_out: SequenceSet) -> dict[str, Drawing]:
+        model, metrics = run.model, run.metrics
+        drawn: dict[str, Drawing] = {}
+        x = examples(held_out, EXAMPLES)
+        if figures.can_be_drawn(held_out.frame_shape):
+            drawn["predicted"] = rolling_figures.predicted({"predicted": model.fill}, x)
+            drawn["animation"] = rolling_figures.animated(model.fill, x)
+        if metrics[VISIBLE]:
+            drawn["by_visible"] = rolling_figures.by_visible({run.name: metrics[VISIBLE]})
+        if len(model.motions) > 1:
+            drawn["motions"] = rolling_figures.motions(metrics["motion"])
+        drawn["calibration"] = rolling_figures.calibration(model, examples(held_out, CALIBRATED))
+        return drawn
+
+    def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
+        samples = columns[0]["samples"]
+        return [
+            *visible_rows(columns, by_factor=True),
+            Quantity(("log_px",), f"log p(x) ≥ (K = {samples})", 1, _BOUND_LEGEND),
+            Quantity(("elbo",), "ELBO", 1),
+        ]
+
+
+@torch.no_grad()
+def _bounds(model: RollingVAE, sequences: SequenceSet) -> Tensor:
+    """Return the bound on log p of about ``MEASURED`` sequences, nats a frame."""
+    scripts = sequences.fixed()
+    scripts = scripts[:: max(1, len(scripts) // MEASURED)]
+    with seeded(EVALUATION_SEED):
+        found = [model.log_px(sequences.show(some).x, SAMPLES) for some in scripts.split(_BATCH)]
+    return torch.cat(found).double().cpu()
+
+
+def examples(sequences: SequenceSet, count: int) -> Tensor:
+    """Return the frames of about ``count`` sequences, spread over all."""
+    if not isinstance(sequences, Sequences):  # whose sequences start with the first frame
+        sequences = sequences.balanced(count, EVALUATION_SEED)
+    scripts = sequences.fixed()
+    places = torch.linspace(0, len(scripts) - 1, min(count, len(scripts))).long()
+    return sequences.show(scripts[places]).x
+
+
+@torch.no_grad()
+def motion_numbers(model: RollingVAE, sequences: SequenceSet) -> dict[str, Any]:
+    """Return the names of the candidate motions, and how probable the model finds them.
+
+    ``share`` is that of the sequences in which a candidate is the likeliest, given all frames.
+    ``probability`` holds the mean probabilities of the candidates, by the number of visible frames
+    and by the candidate that is the likeliest given all frames.
+    """
+    names = motion_names(model)
+    if len(names) == 1:
+        return {"candidates": names, "share": [1.0], "probability": {}}
+    scripts = sequences.fixed()
+    x = sequences.show(scripts[:: max(1, len(scripts) // MEASURED)]).x
+    frames = sequences.frames
+    likeliest = _likeliest(model, x)
+    share = likeliest.bincount(minlength=len(names)) / len(x)
+    groups = share.argsort(descending=True)[:GROUPS]
+    groups = groups[share[groups] > 0]
+    found: dict[str, dict[str, list[float]]] = {}
+    for count in (*visible_counts(frames), frames):
+        probabilities = _probabilities(model, x, stretches(len(x), frames, count))
+        found[str(count)] = {
+            names[n]: probabilities[likeliest == n].mean(0).tolist() for n in groups.tolist()
+        }
+    return {"candidates": names, "share": share.tolist(), "probability": found}
+
+
+@torch.no_grad()
+def motion_share(model: RollingVAE, sequences: SequenceSet) -> Tensor:
+    """Return the share of some sequences in which each candidate motion is the likeliest."""
+    x = examples(sequences, MEASURED)
+    return _likeliest(model, x).bincount(minlength=len(model.motions)) / len(x)
+
+
+def _likeliest(model: RollingVAE, x: Tensor) -> Tensor:
+    """Return the index of the likeliest motion of every sequence, given all frames."""
+    return _probabilities(model, x, torch.ones(x.shape[:2], dtype=torch.bool)).argmax(1)
+
+
+def _probabilities(model: RollingVAE, x: Tensor, visible: Tensor) -> Tensor:
+    parts = zip(x.split(_BATCH), visible.to(x.device).split(_BATCH), strict=True)
+    return torch.cat([model.motion(some, shown).probs.cpu() for some, shown in parts])
+
+
+def motion_names(model: RollingVAE) -> list[str]:
+    """Return a name for each candidate motion: its velocities, in sites a frame.
+
+    Capsules that move alike are named once.
+    """
+    names = []
+    for capsules in model.motions.velocities.tolist():
+        each = [", ".join(f"{v:+.3g}" if v else "0" for v in axes) for axes in capsules]
+        each = [f"({one})" if "," in one else one for one in each]
+        groups = [one for n, one in enumerate(each) if n == 0 or one != each[n - 1]]
+        names.append(" / ".join(groups).replace("-", "−"))
+    return names
+
+
+def _on_motion(motion: Mapping[str, Any]) -> str:
+    """Return a sentence on the motion, and how sure the model is of it."""
+    names, share = motion["candidates"], motion["share"]
+    if len(names) == 1:
+        return f"Motion, given: codes roll by {names[0]} sites a frame."
+    used = sorted(((s, name) for s, name in zip(share, names, strict=True) if s), reverse=True)
+    found = ", ".join(f"{name} in {s:.0%} of the sequences" for s, name in used[:GROUPS])
+    fewest, *_, most = motion["probability"]
+    sure = {
+        count: sum(
+            s * motion["probability"][count][name][names.index(name)] for s, name in used[:GROUPS]
+        )
+        for count in (fewest, most)
+    }
+    return (
+        f"Motion, inferred, in sites a frame: {found}. Mean probability of that motion: "
+        f"{sure[most]:.2f} with all frames, {sure[fewest]:.2f} with {fewest}."
+    )
+
+
+def _on_gain(visible: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a warning if hidden frames are predicted no better than by the mean frame."""
+    poor = [n for n, one in visible.items() if one["gain"] is not None and one["gain"] <= 0]
+    if not poor:
+        return []
+    counts = ", ".join(poor[:-1]) + " or " * bool(poor[1:]) + poor[-1]
+    return [
+        f"With {counts} visible frames, hidden frames of held-out sequences are predicted no "
+        "better than by the mean frame of their sequence."
+    ]

@@ -1,0 +1,64 @@
+"""Gains by the number of visible frames, as numbers of a run and as rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topocaps.data.sequences import SequenceSet
+from topocaps.metrics.rolled_traversal import Traversal
+from topocaps.metrics.visible_frames import Fill, gains_by_visible, visible_counts
+from topocaps.models.likelihoods import Likelihood
+from topocaps.study.quantity import Quantity
+
+VISIBLE = "visible"  # key of metrics
+MEASURED = 300  # sequences
+
+_LEGEND = (
+    "gain, n visible",
+    "n contiguous frames of a held-out sequence are shown, from a place that is drawn, and the "
+    "others are predicted. 1 is perfect, 0 is the mean frame of the sequence (the best that a code "
+    "can do which never changes), below 0 is worse. Frames that equal a visible one do not count.",
+)
+
+
+def visible_gains(
+    fill: Fill,
+    sequences: SequenceSet,
+    likelihood: Likelihood,
+    most: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return the gain, its interval and the gains by factor, by the number of visible frames."""
+    if not visible_counts(sequences.frames):
+        return {}
+    gains = gains_by_visible(fill, sequences, likelihood, most=most, seed=seed)
+    names = sequences.names
+
+    def by_factor(one: Traversal) -> dict[str, float | None]:
+        return {names[c] if names else "all": gain for c, gain in one.by_factor.items()}
+
+    return {
+        str(count): {
+            "gain": one.overall,
+            "interval": one.interval(None),
+            "by_factor": by_factor(one),
+            "of": sequences.frames,
+        }
+        for count, one in gains.items()
+    }
+
+
+def visible_rows(columns: Sequence[Mapping[str, Any]], by_factor: bool = False) -> list[Quantity]:
+    """Return a row for every number of visible frames, and if wanted for each factor."""
+    rows = []
+    measured: Mapping[str, Any] = next((m[VISIBLE] for m in columns if m.get(VISIBLE)), {})
+    for count, one in measured.items():
+        label = f"gain, {count} of {one['of']} visible"
+        rows.append(Quantity((VISIBLE, count, "gain"), label, 2, _LEGEND))
+        factors = [name for name, gain in one["by_factor"].items() if gain is not None]
+        if by_factor and len(factors) > 1:
+            rows += [
+                Quantity((VISIBLE, count, "by_factor", name), f"– {name}", 2) for name in factors
+            ]
+    return rows

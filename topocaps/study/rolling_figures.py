@@ -1,0 +1,161 @@
+"""Figures of predictions: frames that models fill in, gains, motions and calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from topocaps.metrics.visible_frames import Fill
+from topocaps.models.rolling import RollingVAE
+from topocaps.study.drawing import Animation
+from topocaps.study.figures import ACCENT, GAP, GREY, canvas, show_rows, tile
+
+SHOWN = 5  # visible frames in pictures
+PREDICTED_CAPTION = (
+    "Held-out sequences. Top row of each block: the sequence. Below, left of the red line: the "
+    "frames that the model sees. Right of it: its predictions of the others."
+)
+ANIMATION_CAPTION = (
+    "Held-out sequences (top), and what the model makes of their first frames (bottom). A red bar "
+    "marks frames that it has not seen."
+)
+BY_VISIBLE_CAPTION = (
+    "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 the "
+    "mean frame of the sequence."
+)
+MOTION_CAPTION = (
+    "How sure the model is of the motion, by the number of visible frames: the mean probability of "
+    "each candidate, over the held-out sequences in which it is the likeliest with all frames."
+)
+CALIBRATION_CAPTION = (
+    "Pixels of hidden frames, grouped by the standard deviation that the model predicts for them "
+    "from what it does not know of the code, and the root mean square of its errors. On the dashed "
+    "line, it knows how wrong it is; errors above it have other sources as well."
+)
+LEAST = 0.01  # probability of a motion that is named
+_PIXELS = 3  # of the animation for a pixel of a frame
+_BAR = 3  # half the height of the red bar, in pixels
+
+
+def first_frames(x: Tensor, count: int = SHOWN) -> Tensor:
+    """Return a mask (batch, time) under which the first frames are visible.
+
+    Of short sequences at least two frames are hidden.
+    """
+    shown = max(1, min(count, x.shape[1] - 2))
+    return (torch.arange(x.shape[1]) < shown).expand(x.shape[:2])
+
+
+@torch.no_grad()
+def predicted(models: Mapping[str, Fill], x: Tensor, labels: Sequence[str] = ()) -> Figure:
+    """Draw sequences, and below each what every model makes of its first frames.
+
+    Args:
+        models: functions that fill hidden frames in, by the label of their row.
+        x: frames (batch, time, *frame).
+        labels: titles of the sequences.
+    """
+    visible = first_frames(x)
+    rows = torch.stack([x, *(fill(x, visible) for fill in models.values())], 1).clamp(0, 1)
+    height = 0.55 * (1 + len(models)) + 0.3 * bool(labels)
+    figure, axes = canvas(len(x), 1, (0.55 * x.shape[1] + 1.4, height * len(x) + 0.3))
+    edge = int(visible[0].sum()) * (x.shape[-1] + GAP) - 0.5
+    for n, (axis, block) in enumerate(zip(axes, rows, strict=True)):
+        last = [str(frame) for frame in range(x.shape[1])] if n == len(x) - 1 else []
+        show_rows(axis, block, ("sequence", *models), last, labels[n] if labels else "")
+        axis.plot([edge, edge], [x.shape[-2] + GAP, len(block[:, 0]) * (x.shape[-2] + GAP)],
+                  color=ACCENT, linewidth=2)  # fmt: skip
+    axes[-1].set_xlabel("frame", fontsize=9)
+    return figure
+
+
+@torch.no_grad()
+def animated(fill: Fill, x: Tensor) -> Animation:
+    """Return an animation of sequences, and below each what a model makes of its first frames."""
+    visible = first_frames(x)
+    both = torch.stack([x, fill(x, visible)]).clamp(0, 1)  # 2 batch time *frame
+    pictures = []
+    for frame in range(x.shape[1]):
+        picture = tile(both[:, :, frame])
+        colour = np.repeat(picture[..., None], 3, 2) if picture.ndim == 2 else picture
+        large = (255 * colour).astype(np.uint8).repeat(_PIXELS, 0).repeat(_PIXELS, 1)
+        if not visible[0, frame]:
+            below = len(large) // 2
+            large[below - _BAR : below + _BAR] = (200, 64, 47)
+        pictures.append(large)
+    return Animation(np.stack(pictures))
+
+
+def by_visible(runs: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Figure:
+    """Draw the gain of each run against the number of visible frames, from its metrics."""
+    figure, (axis,) = canvas(1, 1, (6.0, 3.4))
+    lowest = 0.0
+    for name, measured in runs.items():
+        known = [(int(n), one["gain"]) for n, one in measured.items() if one["gain"] is not None]
+        if known:
+            counts, gains = zip(*known, strict=True)
+            axis.plot(counts, gains, marker="o", markersize=4, label=name)
+            lowest = min(lowest, *(gain for gain in gains if gain is not None))
+    axis.axhline(0, color=GREY, linestyle="--", label="mean frame")
+    axis.set_ylim(max(lowest - 0.1, -1.5), 1.02)
+    axis.set_xlabel("visible frames")
+    axis.set_ylabel("gain on hidden frames")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def motions(found: Mapping[str, Any]) -> Figure:
+    """Draw the probabilities of candidate motions by the number of visible frames.
+
+    Args:
+        found: the numbers of a run on its motions: the names of the ``candidates``, and for each
+            number of visible frames the mean probabilities, by the candidate that is the likeliest
+            given all frames.
+    """
+    names, measured = found["candidates"], found["probability"]
+    groups = list(next(iter(measured.values())))
+    figure, axes = canvas(1, max(1, len(groups)), (1.4 + 2.6 * max(1, len(groups)), 3.0))
+    for axis, group in zip(axes, groups, strict=False):
+        floor = np.zeros(len(measured))
+        for n, name in enumerate(names):
+            share = np.array([by_group[group][n] for by_group in measured.values()])
+            label = name if share.max() > LEAST else None
+            axis.bar(list(measured), share, bottom=floor, label=label)
+            floor += share
+        axis.set_title(f"moves by {group}", fontsize=10)
+        axis.set_xlabel("visible frames")
+        axis.set_ylim(0, 1)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("probability")
+    return figure
+
+
+@torch.no_grad()
+def calibration(model: RollingVAE, x: Tensor, samples: int = 30, groups: int = 12) -> Figure:
+    """Draw the root mean square error of predicted pixels against their predicted deviation."""
+    visible = first_frames(x).to(x.device)
+    found = model.predict(x, visible)
+    decoded = torch.cat([found.sample_mean((1,)) for _ in range(samples)])
+    error = (decoded.mean(0) - x)[~visible].flatten().square()
+    deviation = decoded.std(0)[~visible].flatten()
+    order = deviation.argsort()
+    parts = order.tensor_split(groups)
+    at = [deviation[part].square().mean().sqrt().item() for part in parts]
+    off = [error[part].mean().sqrt().item() for part in parts]
+    figure, (axis,) = canvas(1, 1, (4.2, 3.6))
+    top = 1.05 * max(*at, *off)
+    axis.plot([0, top], [0, top], "--", color=GREY)
+    axis.plot(at, off, marker="o", markersize=4, color=ACCENT)
+    axis.set_xlabel("predicted standard deviation of a pixel")
+    axis.set_ylabel("root mean square error")
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
