@@ -194,18 +194,22 @@ def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
     assert err.splitlines()[-1] == "topocaps: 1 of 1 runs did not stay finite"
 
 
-def test_demo_compares_two_models(tmp_path, monkeypatch, command):
-    small = [word for word in TINY if "=" in word] + ["training.epochs=1"]
+def test_demo_compares_three_models(tmp_path, monkeypatch, command):
+    small = ["training.epochs=1", "epoch_size=32", "hidden=8", "capsules=2", "batch=4"]
     monkeypatch.setattr(cli, "find", lambda name: find(name).change(small))
-    code, out, err = command("demo", "--out", tmp_path / "demo")
+    folder = tmp_path / "demo"
+    code, out, err = command("demo", "--out", folder)
     assert code == 0
-    assert "sprites/tvae, untrained" in out and str(tmp_path / "demo" / "report.html") in out
-    for name in ("tvae", "vae"):
-        assert (tmp_path / "demo" / name / "metrics.json").exists()
-    assert (tmp_path / "demo" / "report.html").read_text().count("data:image/png") == 9
+    assert "letters/rolling, untrained" in out and str(folder / "report.html") in out
+    for name in ("rolling", "tvae", "vae"):
+        assert (folder / name / "metrics.json").exists()
+    for name in ("predicted.png", "animation.gif", "by_visible.png"):
+        assert str(folder / "figures" / name) in out or name == "by_visible.png"
+        assert (folder / "figures" / name).exists()
+    assert (folder / "report.html").read_text().count("data:image/gif") == 2
     before = out
-    code, out, err = command("demo", "--out", tmp_path / "demo")
-    assert code == 0 and out == before and err.count("trained already") == 2
+    code, out, err = command("demo", "--out", folder)
+    assert code == 0 and out == before and err.count("trained already") == 3
 
 
 def test_a_map_of_single_images_reports_what_it_has(tmp_path):

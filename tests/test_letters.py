@@ -4,12 +4,12 @@ import torch
 
 import topocaps as tc
 from topocaps.data import letter_images
-from topocaps.data.letter_images import FACES, LETTERS, ZOOMS, glyphs
+from topocaps.data.letter_images import FACES, LETTERS, VARIANTS, glyphs
 
 
 def test_every_fifth_letter_is_held_out_in_all_faces():
     train, held_out = tc.data.letters()
-    assert len(held_out) == 13 * len(FACES) and len(train) == 49 * len(FACES) * len(ZOOMS)
+    assert len(held_out) == 13 * len(FACES) and len(train) == 49 * len(FACES) * VARIANTS
     trained, held = (set(one.factors[:, 0].tolist()) for one in (train, held_out))
     assert held == set(range(0, len(LETTERS), 5)) and not trained & held
     assert {"k", "3"} < {LETTERS[n] for n in held}
@@ -27,7 +27,7 @@ def test_a_sequence_turns_one_letter_and_comes_round():
     assert len(set(turning[:, 0].tolist())) > 5  # sequences start anywhere
 
 
-def test_a_letter_of_size_1_that_is_not_turned_is_the_glyph_itself():
+def test_a_held_out_letter_that_is_not_turned_is_the_glyph_itself():
     drawn = glyphs()
     assert drawn.shape == (62, 12, 28, 28) and drawn.dtype == torch.uint8
     _, held_out = tc.data.letters()
@@ -45,10 +45,20 @@ def test_letters_turn_counter_clockwise():
     assert low[2] > low[0] + 2
 
 
+def ink(sequences):
+    return sequences.show(sequences.order[:: len(sequences) // 150]).x.flatten(2).sum(2)
+
+
 def test_no_ink_is_lost():
-    _, held_out = tc.data.letters()
-    x = next(held_out.batches(200)).x.flatten(2).sum(2)
-    assert (x / x[:, :1]).min() > 0.95 and (x / x[:, :1]).max() < 1.05
+    train, held_out = (ink(sequences) for sequences in tc.data.letters())
+    assert (held_out / held_out[:, :1]).min() > 0.95 and (held_out / held_out[:, :1]).max() < 1.05
+    assert (train.amin(1) / train.amax(1)).min() > 0.85  # corners of few wide letters leave
+
+
+def test_the_variants_of_a_training_letter_differ():
+    train, _ = tc.data.letters()
+    x = train.show(train.order[:VARIANTS]).x
+    assert all((x[n] - x[m]).abs().mean() > 0.02 for n in range(VARIANTS) for m in range(n))
 
 
 def test_the_cache_is_used_if_it_is_whole(monkeypatch, tmp_path):
@@ -57,7 +67,7 @@ def test_the_cache_is_used_if_it_is_whole(monkeypatch, tmp_path):
     assert letter_images._images(30).sum() == 30
     monkeypatch.setattr(letter_images, "_turn_all", lambda: torch.zeros(30).byte().numpy())
     assert letter_images._images(30).sum() == 30
-    (tmp_path / "letters-v1.bytes").write_bytes(b"cut off")
+    (tmp_path / "letters-v2.bytes").write_bytes(b"cut off")
     assert letter_images._images(30).sum() == 0
     file = tmp_path / "file"
     file.write_text("")

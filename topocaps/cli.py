@@ -30,7 +30,8 @@ from topocaps.study.evaluation.topographic import examples, traversal_options
 from topocaps.study.finished import Finished
 from topocaps.study.fit import Choices, Kind, fit_own
 from topocaps.study.report import compare
-from topocaps.study.runs import Job, evaluate_run, run_jobs, run_side_by_side
+from topocaps.study.runs import Job, evaluate_run, run_jobs
+from topocaps.study.side_by_side import side_by_side
 from topocaps.version import __version__
 
 app = typer.Typer(
@@ -61,17 +62,26 @@ def demo(
     ),
     device: Device = "auto",
 ) -> None:
-    """Learn to roll: a TVAE beside a VAE of the same size, on small sprites, in minutes.
+    """Predict how letters turn: a rolling VAE beside a TVAE and a VAE of its size, in minutes.
+
+    All held-out letters are new to the models, which see 5 frames and predict the other 10.
 
     Example: topocaps demo --out runs/demo
     """
-    models = [find("sprites/tvae"), find("sprites/vae")]
-    runs = run_side_by_side(models, out, device, _say)
-    _print_table(compare(runs))
-    picture = runs[0].folder.figures / "traversal.png"
-    _out.print(f"\nThe rolled row follows the input row:  {picture}", soft_wrap=True)
-    _out.print(f"Everything on one page, offline:       {out / 'report.html'}", soft_wrap=True)
-    _out.print("Go on:  topocaps recipes   topocaps train sprites/bubble", soft_wrap=True)
+    recipes = {
+        "rolling VAE": find("letters/rolling"),
+        "TVAE": find("letters/tvae"),
+        "VAE": find("letters/vae"),
+    }
+    _print_table(compare(side_by_side(recipes, out, device, _say)))
+    pictures = out / "figures"
+    for what, path in {
+        "Five frames seen, ten predicted:": pictures / "predicted.png",
+        "The same, moving:": pictures / "animation.gif",
+        "Everything on one page, offline:": out / "report.html",
+    }.items():
+        _out.print(f"{what:34}{path}", soft_wrap=True)
+    _out.print("Next: topocaps fit YOUR_CLIPS, or topocaps recipes", soft_wrap=True)
 
 
 @app.command()

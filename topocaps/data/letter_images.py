@@ -12,7 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topocaps.data.geometry import turned, warp
+from topocaps.data.geometry import (
+    adjugate,
+    apply,
+    as_places,
+    determinant,
+    pixels,
+    rotation,
+    warp,
+)
 from topocaps.data.sequences import Sequences
 from topocaps.io import cache_folder, write_atomically
 
@@ -22,11 +30,11 @@ FACES = (
     *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
 )
-NAMES = ("letter", "face", "zoom", "rotation")
+NAMES = ("letter", "face", "variant", "rotation")
 SIDE = 28  # pixels
 POINTS, DPI = 16, 90
 FRAMES = 15  # of 24 degrees
-ZOOMS = (0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15)
+VARIANTS = 7  # of a training letter
 EVERY = 5  # of so many letters, the first is held out
 
 
@@ -68,36 +76,35 @@ def letters() -> tuple[Sequences, Sequences]:
 
     The letters are a-z, A-Z and 0-9 in twelve faces. A frame is turned by 24 degrees from the one
     before, counter-clockwise, so that 15 frames come round. Every fifth letter is held out in all
-    faces, and its size is 1; training letters have seven sizes from 0.85 to 1.15. The images are
+    faces, and shown as it is, upright in frame 0. Each training letter has seven variants, with
+    random sizes, proportions, slants and first angles that are always the same. The images are
     drawn once and then read from the cache.
 
     >>> train, held_out = letters()
     >>> held_out
-    Sequences(156 of 15 frames (1, 28, 28), letter, face, zoom, rotation)
+    Sequences(156 of 15 frames (1, 28, 28), letter, face, variant, rotation)
     """
-    held = torch.arange(len(LETTERS)) % EVERY == 0
-    shape = (len(LETTERS), len(FACES), len(ZOOMS), FRAMES, 1, SIDE, SIDE)
-    images = torch.from_numpy(_images(math.prod(shape))).reshape(shape)
-    return _sequences(images, ~held, ZOOMS), _sequences(images, held, (1.0,))
+    numbers = torch.arange(len(LETTERS))
+    trained, held = numbers[numbers % EVERY != 0], numbers[::EVERY]
+    shapes = [(len(trained), VARIANTS), (len(held), 1)]
+    sizes = [letter * len(FACES) * count * FRAMES * SIDE**2 for letter, count in shapes]
+    of_trained, of_held = torch.from_numpy(_images(sum(sizes))).split(sizes)
+    return _sequences(of_trained, trained, VARIANTS), _sequences(of_held, held, 1)
 
 
-def _sequences(images: Tensor, which: Tensor, zooms: tuple[float, ...]) -> Sequences:
-    letter = which.nonzero().flatten()
-    zoom = torch.tensor([ZOOMS.index(size) for size in zooms])
-    chosen = images[letter][:, :, zoom]
-    sides = (len(letter), len(FACES), len(zoom), FRAMES)
-    factors = torch.cartesian_prod(
-        letter, torch.arange(len(FACES)), torch.arange(len(zoom)), torch.arange(FRAMES)
-    )
-    order = torch.arange(math.prod(sides)).reshape(-1, FRAMES)
+def _sequences(images: Tensor, letter: Tensor, count: int) -> Sequences:
+    sides = (torch.arange(side) for side in (len(FACES), count, FRAMES))
+    factors = torch.cartesian_prod(letter, *sides)
+    order = torch.arange(len(factors)).reshape(-1, FRAMES)
     moving = torch.full((len(order),), NAMES.index("rotation"))
-    return Sequences(chosen.flatten(0, 3), order, factors, NAMES, moving, cyclic=True)
+    frames = images.reshape(-1, 1, SIDE, SIDE)
+    return Sequences(frames, order, factors, NAMES, moving, cyclic=True)
 
 
 def _images(size: int) -> NDArray[np.uint8]:
     """Return all images, from the cache if it holds them."""
     try:
-        file = cache_folder() / "letters-v1.bytes"
+        file = cache_folder() / "letters-v2.bytes"
     except RuntimeError:  # a user without a home
         return _turn_all()
     with contextlib.suppress(OSError):
@@ -112,10 +119,35 @@ def _images(size: int) -> NDArray[np.uint8]:
 
 
 def _turn_all() -> NDArray[np.uint8]:
-    """Turn and zoom every glyph: bytes in the order (letter, face, zoom, rotation, pixel)."""
+    """Turn every glyph: bytes in the order (letter, face, variant, rotation, pixel).
+
+    The variants of training letters come first, and then the held-out letters.
+    """
+    held = torch.arange(len(LETTERS)) % EVERY == 0
+    drawn, generator = glyphs(), torch.Generator().manual_seed(0)
+    parts = [_turn(one, _variants(generator)) for one in drawn[~held].flatten(0, 1)]
+    parts += [_turn(one, torch.eye(2)[None]) for one in drawn[held].flatten(0, 1)]
+    return torch.cat(parts).numpy()
+
+
+def _variants(generator: torch.Generator) -> Tensor:
+    """Return random linear maps of a letter, (variants, 2, 2)."""
+
+    def normal() -> Tensor:
+        return torch.randn(VARIANTS, generator=generator).clamp(-2, 2)
+
+    size = 0.85 + 0.3 * torch.rand(VARIANTS, generator=generator)
+    angle = 2 * math.pi * torch.rand(VARIANTS, generator=generator)
+    width_to_height, slant = (0.15 * normal()).exp(), 0.2 * normal()
+    across = torch.stack([width_to_height.sqrt(), slant], -1)
+    down = torch.stack([torch.zeros_like(size), width_to_height.rsqrt()], -1)
+    return size[:, None, None] * rotation(angle) @ torch.stack([across, down], -2)
+
+
+def _turn(glyph: Tensor, maps: Tensor) -> Tensor:
+    """Return bytes of a glyph that maps (variants, 2, 2) change and that turns afterwards."""
     angle = torch.arange(FRAMES) * (2 * math.pi / FRAMES)
-    places = turned(SIDE, SIDE, angle.expand(len(ZOOMS), -1), torch.tensor(ZOOMS)[:, None])
-    by_letter = [
-        warp(one[:, None, None, None].float(), places).round().byte().flatten() for one in glyphs()
-    ]
-    return torch.cat(by_letter).numpy()
+    maps = rotation(angle) @ maps[:, None]  # variants frames 2 2
+    back = adjugate(maps) / determinant(maps)[..., None, None]
+    places = as_places(apply(back, pixels(SIDE, SIDE)), SIDE, SIDE)
+    return warp(glyph[None, None, None].float(), places).round().byte().flatten()

@@ -23,7 +23,7 @@ from topocaps.study.finished import Finished
 from topocaps.study.recipe import BaseRecipe, Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.study.runs import Job, Say, run_job, train_jobs
-from topocaps.training import Adam, KLWeight, Precision, Training, load
+from topocaps.training import Adam, Precision, Training, load
 
 FEWEST = 4  # frames of a sequence: some to see, and some others to predict
 CAPSULES = 12
@@ -34,7 +34,6 @@ FEW = 5000  # sequences of pictures: so many or fewer are augmented by shifts
 DIRECTIONS = (-1.0, 1.0)  # sites a frame: the motions that are tried by default
 TRIAL = 0.15  # share of the epochs in which the motion is chosen
 SURE = 0.95  # share of the training sequences above which all are said to move alike
-_DECODED = 6  # frames of a sequence that a step decodes
 _MANY = 64 * 64 * 3  # values of a frame above which networks are convolutional
 
 
@@ -89,7 +88,6 @@ class Choices:
             clip=100.0 if rolling else None,
             precision=Precision.BF16 if rolling else Precision.FP32,
             patience=self.patience,
-            kl=KLWeight(start=0.1, until=0.5) if rolling else KLWeight(),
         )
 
 
@@ -172,7 +170,6 @@ def _rolling(
         motion=Unknown(speeds) if len(speeds) > 1 else Known(speeds[0]),
         hidden=(256,) if convolutional else (450, 300),
         channels=(32, 64, 128) if convolutional else None,
-        asked=min(_DECODED, frames),
         **settings,
     )
 

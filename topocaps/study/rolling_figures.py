@@ -22,8 +22,8 @@ PREDICTED_CAPTION = (
     "frames that the model sees. Right of it: its predictions of the others."
 )
 ANIMATION_CAPTION = (
-    "Held-out sequences (top), and what the model makes of their first frames (bottom). A red bar "
-    "marks frames that it has not seen."
+    "Held-out sequences (top), and below them what each model makes of their first frames. A red "
+    "bar marks frames that the models have not seen."
 )
 BY_VISIBLE_CAPTION = (
     "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 the "
@@ -76,17 +76,17 @@ def predicted(models: Mapping[str, Fill], x: Tensor, labels: Sequence[str] = ())
 
 
 @torch.no_grad()
-def animated(fill: Fill, x: Tensor) -> Animation:
-    """Return an animation of sequences, and below each what a model makes of its first frames."""
+def animated(models: Mapping[str, Fill], x: Tensor) -> Animation:
+    """Return an animation of sequences, and below each what models make of its first frames."""
     visible = first_frames(x)
-    both = torch.stack([x, fill(x, visible)]).clamp(0, 1)  # 2 batch time *frame
+    rows = torch.stack([x, *(fill(x, visible) for fill in models.values())]).clamp(0, 1)
     pictures = []
     for frame in range(x.shape[1]):
-        picture = tile(both[:, :, frame])
+        picture = tile(rows[:, :, frame])
         colour = np.repeat(picture[..., None], 3, 2) if picture.ndim == 2 else picture
         large = (255 * colour).astype(np.uint8).repeat(_PIXELS, 0).repeat(_PIXELS, 1)
         if not visible[0, frame]:
-            below = len(large) // 2
+            below = len(large) // len(rows)
             large[below - _BAR : below + _BAR] = (200, 64, 47)
         pictures.append(large)
     return Animation(np.stack(pictures))

@@ -10,14 +10,13 @@ from typing import Any
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import with_doubles
 from topocaps.errors import Interrupted, NonFinite, counted
-from topocaps.io import make_folder, read_json, write_atomically, write_json
+from topocaps.io import read_json, write_atomically, write_json
 from topocaps.models.base import GenerativeModel
-from topocaps.study import figures
 from topocaps.study.data import Splits
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished, recipe_of
 from topocaps.study.recipe import BaseRecipe
-from topocaps.study.report import Section, compare, draw_figures, page, section
+from topocaps.study.report import draw_figures, page, section
 from topocaps.training import Run, RunFolder, fit_together, load
 from topocaps.training.run import choose_device
 from topocaps.training.store import SCHEMA
@@ -249,25 +248,3 @@ def _started(recipe: BaseRecipe) -> dict[str, Any]:
     if recipe.start is None:
         return {}
     return {"start": {"recipe": recipe.start.name, "epochs": recipe.start.training.epochs}}
-
-
-def run_side_by_side(
-    recipes: Sequence[BaseRecipe], out: Path, device: str, say: Say
-) -> list[Finished[Any]]:
-    """Run each recipe in its own folder in ``out``, and write one report of all."""
-    jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes]
-    runs = [run_job(job, device, say) for job in jobs]
-    sections = [section(run) for run in runs]
-    lags = figures.by_lag({run.name: run.metrics for run in runs})
-    make_folder(out / "figures")
-    figures.save(lags, out / "figures" / "by_lag.png")
-    overview = Section(
-        title="Side by side",
-        text="Both models trained on the same sequences for as many steps. Only one of them rolls.",
-        table=compare(runs),
-        figures=[(out / "figures" / "by_lag.png", figures.BY_LAG_CAPTION)],
-    )
-    write_atomically(
-        out / "report.html", page("Equivariant capsules, learned", [overview, *sections])
-    )
-    return runs

@@ -9,7 +9,7 @@ from topocaps.models import VAE
 from topocaps.study.data import Letters
 from topocaps.study.recipe import Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
-from topocaps.training import Adam, KLWeight, Training
+from topocaps.training import Adam, Precision, Training
 
 _CAPSULES = Topography(capsules=12, shape=(15,))
 _HIDDEN = (450, 300)
@@ -23,7 +23,7 @@ def _training(steps: int, epochs: int) -> Training:
         epochs=epochs,
         epoch_size=steps * _BATCH // epochs,
         clip=100.0,
-        kl=KLWeight(start=0.1, until=0.5),
+        precision=Precision.BF16,
     )
 
 
@@ -33,7 +33,6 @@ ROLLING = RollingRecipe(
     data=Letters(),
     topography=_CAPSULES,
     hidden=_HIDDEN,
-    asked=6,
     training=_training(steps=10_000, epochs=10),
 )
 
@@ -44,7 +43,7 @@ TVAE = Recipe(
     topography=replace(_CAPSULES, reach=(1,), window=13, velocity=1.0),
     hidden=_HIDDEN,
     centred=True,
-    training=replace(_training(2_000, 4), optimiser=Adam(2e-3, (0.9, 0.95)), kl=KLWeight()),
+    training=replace(_training(2_000, 4), optimiser=Adam(2e-3, (0.9, 0.95))),
 )
 
 PLAIN = replace(

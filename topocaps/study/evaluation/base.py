@@ -12,6 +12,7 @@ import torch
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import seeded
+from topocaps.metrics.visible_frames import Fill
 from topocaps.models.base import GenerativeModel
 from topocaps.study import figures
 from topocaps.study.data import Splits
@@ -55,6 +56,10 @@ class Evaluation(ABC, Generic[Model]):
     @abstractmethod
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         """Return the rows of a table whose columns are these metrics."""
+
+    def fill(self, model: Model, recipe: BaseRecipe) -> Fill | None:
+        """Return the function by which the model fills hidden frames in, if it can."""
+        return None
 
     def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
         """Return sentences that a reader of these metrics needs to know."""

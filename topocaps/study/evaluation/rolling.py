@@ -11,7 +11,7 @@ from torch import Tensor
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.device import seeded
 from topocaps.metrics.intervals import Mean
-from topocaps.metrics.visible_frames import stretches, visible_counts
+from topocaps.metrics.visible_frames import Fill, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
 from topocaps.study.data import Splits
@@ -76,6 +76,9 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             "train": on(splits.train, model),
         }
 
+    def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
+        return model.fill
+
     def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
         return [_on_motion(metrics["motion"]), *_on_gain(metrics[VISIBLE])]
 
@@ -85,7 +88,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         x = examples(held_out, EXAMPLES)
         if figures.can_be_drawn(held_out.frame_shape):
             drawn["predicted"] = rolling_figures.predicted({"predicted": model.fill}, x)
-            drawn["animation"] = rolling_figures.animated(model.fill, x)
+            drawn["animation"] = rolling_figures.animated({"predicted": model.fill}, x)
         if metrics[VISIBLE]:
             drawn["by_visible"] = rolling_figures.by_visible({run.name: metrics[VISIBLE]})
         if len(model.motions) > 1:

@@ -28,6 +28,7 @@ from topocaps.metrics import (
 )
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.metrics.visible_frames import Fill
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
@@ -138,7 +139,12 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             if fixed.frames > 1:  # of t as it is, where an invariant model needs no roll
                 still = replace(options, rate=0.0)
                 found["held"] = {"traversal_gain": overall_gain(which, fixed, still)}
-                found[VISIBLE] = _visible(which, fixed, options)
+                fill = self.fill(which, recipe)
+                found[VISIBLE] = (
+                    {}
+                    if fill is None
+                    else visible_gains(fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED)
+                )
             return found
 
         return {
@@ -146,6 +152,13 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             "untrained": on(splits.held_out, splits.each, untrained),
             "train": on(splits.train, SOME, model),
         }
+
+    def fill(self, model: SequenceModel, recipe: BaseRecipe) -> Fill | None:
+        """Return the model's own ``fill``, unless its capsules move along one of several axes."""
+        if model.topography.axes != (None,) and not model.topography.apart:
+            return None
+        options = traversal_options(recipe)
+        return functools.partial(model.fill, rate=options.rate, closed=options.closed)
 
     def draw(self, run: Finished[SequenceModel], held_out: SequenceSet) -> dict[str, Figure]:
         model = run.model
@@ -296,16 +309,6 @@ def overall_gain(
     how = asdict(options)
     parts = [traversal(model, one.x, one.factors, **how) for one in sequences.batches(128)]
     return Traversal.join(parts).overall
-
-
-def _visible(
-    model: SequenceModel, sequences: SequenceSet, options: TraversalOptions
-) -> dict[str, Any]:
-    """Return the gains by the number of visible frames, if one axis tells how capsules move."""
-    if model.topography.axes != (None,) and not model.topography.apart:
-        return {}
-    fill = functools.partial(model.fill, rate=options.rate, closed=options.closed)
-    return visible_gains(fill, sequences, model.likelihood, MEASURED, EVALUATION_SEED)
 
 
 def generalisation(

@@ -1,0 +1,81 @@
+"""Models of the same data side by side: one folder, one report, one picture of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from topocaps.io import make_folder, write_atomically
+from topocaps.metrics.visible_frames import Fill
+from topocaps.study import drawing, rolling_figures
+from topocaps.study.drawing import Drawing
+from topocaps.study.evaluation import evaluation_of
+from topocaps.study.evaluation.rolling import examples
+from topocaps.study.evaluation.visible import VISIBLE
+from topocaps.study.finished import Finished
+from topocaps.study.recipe import BaseRecipe
+from topocaps.study.report import Section, compare, page, section
+from topocaps.study.runs import Job, Say, run_job
+
+EXAMPLES = 6  # sequences
+
+
+def side_by_side(
+    recipes: Mapping[str, BaseRecipe], out: Path, device: str, say: Say
+) -> list[Finished[Any]]:
+    """Run recipes of the same data, each in a folder in ``out``, and write one report of all.
+
+    Args:
+        recipes: recipes by the label of their rows in pictures; the first is drawn at the top.
+        out: folder of all runs.
+        device: device on which models train.
+        say: function that is told what happens.
+    """
+    data = next(iter(recipes.values())).data
+    splits = data.load()
+    jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes.values()]
+    runs = [run_job(job, device, say, splits) for job in jobs]
+    labelled = dict(zip(recipes, runs, strict=True))
+    folder = out / "figures"
+    make_folder(folder)
+    drawn = predictions(labelled, examples(splits.held_out, EXAMPLES))
+    measured = {label: run.metrics[VISIBLE] for label, run in labelled.items()}
+    drawn["by_visible"] = rolling_figures.by_visible(measured)
+    captions = {
+        "predicted": rolling_figures.PREDICTED_CAPTION,
+        "animation": rolling_figures.ANIMATION_CAPTION,
+        "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
+    }
+    for name, one in drawn.items():
+        drawing.save(one, folder, name)
+    files = {name: drawing.saved(folder, name) for name in captions}
+    overview = Section(
+        title="Side by side",
+        text="All models were trained on the same sequences and are shown the same frames.",
+        table=compare(runs),
+        figures=[(file, captions[name]) for name, file in files.items() if file],
+    )
+    sections = [overview, *(section(run) for run in runs)]
+    write_atomically(out / "report.html", page("Shown five frames, asked for the rest", sections))
+    return runs
+
+
+def predictions(runs: Mapping[str, Finished[Any]], x: Tensor) -> dict[str, Drawing]:
+    """Draw what models make of the first frames of the same sequences, still and moving.
+
+    Args:
+        runs: runs by the label of their rows.
+        x: frames (batch, time, *frame).
+    """
+    fills: dict[str, Fill] = {}
+    for label, run in runs.items():
+        fill = evaluation_of(run.model).fill(run.model, run.recipe)
+        if fill is not None:
+            fills[label] = fill
+    return {
+        "predicted": rolling_figures.predicted(fills, x),
+        "animation": rolling_figures.animated(fills, x),
+    }
