@@ -222,3 +222,32 @@ def test_a_change_of_how_data_are_read_is_respected(tmp_path, command):
     assert code == 0, said
     settings = json.loads((out / "recipe.json").read_text())
     assert settings["data"]["size"] == 6 and settings["model"]["frame_shape"] == [1, 6, 6]
+
+
+def test_a_folder_of_an_earlier_version_resumes_as_the_model_it_holds(tmp_path, command):
+    """Earlier versions fitted TVAEs, and did not record whether training data are closed."""
+    folder, out = arrays(tmp_path / "mine"), tmp_path / "out"
+    words = ("fit", folder, "--out", out, "--frames", "8", *TINY)
+    assert command(*words, "--model", "tvae")[0] == 0
+    settings = json.loads((out / "recipe.json").read_text())
+    del settings["data"]["closed"]
+    (out / "recipe.json").write_text(json.dumps(settings))
+    code, _, said = command(*words)
+    assert code == 0 and "trained already" in said and "a window of" in said
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--window", "3"], "window is a choice of --model tvae"),
+        (["--model", "tvae", "--speeds=-1,1"], "speeds is a choice of --model rolling"),
+        (["--speeds", "fast"], "--speeds must be numbers such as -1,1, not 'fast'"),
+        (["--speeds", "1,1"], "candidate motions"),
+    ],
+)
+def test_choices_that_do_not_fit_the_model_are_refused(options, sentence, tmp_path, command):
+    folder = arrays(tmp_path / "mine")
+    code, _, said = command(
+        "fit", folder, "--out", tmp_path / "out", "--frames", "8", *options, *TINY
+    )
+    assert code == 2 and sentence in said.strip().splitlines()[-1]

@@ -16,10 +16,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_a_block_runs(block, tmp_path, monkeypatch):
     """The example trains on 200 sequences here, and not on all."""
-    train, held_out = tc.data.sprites(32)
+    train, held_out = tc.data.letters()
     few = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:200]
     train = replace(train, order=train.order[few], moving=None)
-    monkeypatch.setattr(tc.data, "sprites", lambda resolution: (train, held_out))
+    monkeypatch.setattr(tc.data, "letters", lambda: (train, held_out))
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
 

@@ -134,7 +134,9 @@ def fit(
     layout: Annotated[str | None, typer.Option(help="Names of axes, such as NTHWC.")] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave out files that cannot be read.")] = False,
     closed: Annotated[bool, typer.Option(help="After the last frame comes the first.")] = False,
-    model: Annotated[Kind, typer.Option(help="A rolling VAE, or the paper's TVAE.")] = Kind.ROLLING,
+    model: Annotated[
+        Kind | None, typer.Option(help="A rolling VAE, or the paper's TVAE [rolling].")
+    ] = None,
     speeds: Annotated[
         str | None, typer.Option(help="Candidate velocities, sites a frame [-1,1]; rolling only.")
     ] = None,

@@ -19,11 +19,11 @@ from topocaps.models.likelihoods import Likelihood
 from topocaps.models.rolling import RollingVAE
 from topocaps.study.data import OwnSequences, Splits
 from topocaps.study.evaluation.rolling import motion_names, motion_share
-from topocaps.study.finished import Finished
+from topocaps.study.finished import Finished, recipe_of
 from topocaps.study.recipe import BaseRecipe, Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.study.runs import Job, Say, run_job, train_jobs
-from topocaps.training import Adam, Precision, Training, load
+from topocaps.training import Adam, Precision, RunFolder, Training, load
 
 FEWEST = 4  # frames of a sequence: some to see, and some others to predict
 CAPSULES = 12
@@ -52,7 +52,7 @@ class Choices:
     """What the user chooses of a model; what is None is chosen from the data.
 
     Args:
-        model: family of the model.
+        model: family of the model; by default that of the run folder, or a rolling VAE.
         epochs: number of epochs.
         patience: epochs to go on without a better bound on held-out sequences.
         closed: whether the last frame is followed by the first.
@@ -61,7 +61,7 @@ class Choices:
         changes: ``key=value`` settings of the recipe.
     """
 
-    model: Kind = Kind.ROLLING
+    model: Kind | None = None
     epochs: int | None = None
     patience: int | None = None
     closed: bool = False
@@ -70,20 +70,34 @@ class Choices:
     changes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if self.model is None:
+            return
         object.__setattr__(self, "model", one_of(Kind, "model", self.model))
         if self.model is Kind.ROLLING and self.window is not None:
             raise BadInput("window is a choice of model=tvae: a rolling VAE has one code for all")
         if self.model is Kind.TVAE and self.speeds is not None:
             raise BadInput("speeds is a choice of model=rolling: a TVAE has one velocity")
 
+    def in_folder(self, out: Path) -> Choices:
+        """Return the choices with a family of models: that of the run in a folder, if it has one.
+
+        So a run of an earlier version resumes as what it is.
+        """
+        if self.model is not None:
+            return self
+        folder = RunFolder(out)
+        begun = folder.recipe.exists() and isinstance(recipe_of(folder), Recipe)
+        return replace(self, model=Kind.TVAE if begun else Kind.ROLLING)
+
     @property
     def training(self) -> Training:
         """The training of a perceptron of the size that ``fit`` chooses."""
-        rolling = self.model is Kind.ROLLING
+        model = self.model or Kind.ROLLING
+        rolling = model is Kind.ROLLING
         return Training(
             optimiser=Adam(lr=3e-3, betas=(0.9, 0.99 if rolling else 0.95), warmup=100),
             batch=BATCH,
-            epochs=EPOCHS[self.model] if self.epochs is None else self.epochs,
+            epochs=EPOCHS[model] if self.epochs is None else self.epochs,
             epoch_size=BATCH * STEPS,
             clip=100.0 if rolling else None,
             precision=Precision.BF16 if rolling else Precision.FP32,
@@ -101,7 +115,8 @@ def fit_own(
     say: Say = lambda line: None,
 ) -> Finished[Any]:
     """Read sequences, choose a recipe, train, evaluate without factors, and write a report."""
-    data = replace(data, closed=choices.closed)
+    choices = choices.in_folder(out)
+    data = replace(data, closed=choices.closed and choices.model is Kind.ROLLING)
     data = data if data.size is not None else replace(data, at_most=SIDE)
     own = data.read(say)
     if own.summary.get("shrunk"):

@@ -17,6 +17,8 @@ def migrated(settings: dict[str, Any]) -> dict[str, Any]:
     model = settings.get("model")
     if not isinstance(model, dict) or "name" not in settings:
         return settings  # no recipe of the library
+    if (settings.get("data") or {}).get("kind") == "OwnSequences":
+        settings = {**settings, "data": {"closed": False, **settings["data"]}}
     if model.get("kind") == "PartWhole":
         capsules = {key: model[key] for key in model if key not in ("kind", "frame_shape")}
         fields: dict[str, Any] = {"capsules": capsules, "probed": None}
