@@ -111,9 +111,15 @@ def write_page(page: Path, folder: Path) -> None:
     page.write_text(text)
 
 
-def run_notebook(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same notebook with the outputs of its code cells as they are now."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+def run_notebook(
+    notebook: dict[str, Any], folder: Path, names: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The same notebook with the outputs of its code cells as they are now.
+
+    The cells run in the namespace ``names``, by default a new one.
+    """
+    names = {} if names is None else names
+    names["__name__"] = "__main__"
     cells, count = [], 0
     with inside(folder):
         for cell in notebook["cells"]:
