@@ -56,7 +56,7 @@ def test_one_command_learns_how_a_figure_turns(tmp_path, command):
     assert code == 0, said
     assert "60 sequences of 8 frames, 1 x 16 x 16" in said and "shifted by up to 1 pix" in said
     assert "gain" in printed and str(out / "report.html") in printed
-    assert "motion: " in said and "of the training sequences, so" in said
+    assert "motion in a trial: " in said and "of the training sequences, so it is" in said
     for name in ("predicted.png", "animation.gif", "by_visible.png", "calibration.png"):
         assert (out / "figures" / name).exists()
     assert "data:image/gif;base64," in (out / "report.html").read_text()

@@ -44,7 +44,7 @@ class Kind(StrEnum):
     TVAE = "tvae"  #: the paper's `TopographicVAE`
 
 
-EPOCHS = {Kind.ROLLING: 16, Kind.TVAE: 18}
+EPOCHS = {Kind.ROLLING: 8, Kind.TVAE: 18}
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _rolling(
     return RollingRecipe(
         topography=Topography(capsules=CAPSULES, shape=(sites,)),
         motion=Unknown(speeds) if len(speeds) > 1 else Known(speeds[0]),
-        hidden=(256,) if convolutional else (450, 300),
+        hidden=(256,) if convolutional else (400,),
         channels=(32, 64, 128) if convolutional else None,
         **settings,
     )
@@ -234,14 +234,15 @@ def with_motion(
     share = motion_share(model, splits.train)
     names = motion_names(model)
     best = int(share.argmax())
-    found = ", ".join(f"{names[n]} in {share[n]:.0%}" for n in share.argsort(descending=True))
+    order = [int(n) for n in share.argsort(descending=True) if share[n] > 0]
+    found = ", ".join(f"{names[n]} sites a frame in {share[n]:.0%}" for n in order)
+    found = f"motion in a trial: {found} of the training sequences, so it is "
+    found += "inferred for each of them" if share[best] < SURE else "taken as known"
+    say(found)
+    recipe = replace(recipe, about=f"{recipe.about}; {found}", start=trial)
     if share[best] < SURE:
-        say(f"motion: {found} of the training sequences, so it is inferred for each of them")
-        return replace(recipe, start=trial)
-    say(f"motion: {names[best]} sites a frame in {share[best]:.0%} of the training sequences, so "
-        "it is taken as known")  # fmt: skip
-    velocity = float(model.motions.velocities[best].flatten()[0])
-    return replace(recipe, motion=Known(velocity), start=trial)
+        return recipe
+    return replace(recipe, motion=Known(float(model.motions.velocities[best].flatten()[0])))
 
 
 def explain(recipe: BaseRecipe) -> str:

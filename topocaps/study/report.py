@@ -123,7 +123,8 @@ def section(run: Finished[Any]) -> Section:
     quantities = evaluation.quantities(list(columns.values()))
     return Section(
         title=run.name,
-        text=f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
+        text=f"{run.recipe.about[:1].upper()}{run.recipe.about[1:]}. "
+        f"{counted(metrics['epochs'], 'epoch')} in {metrics['seconds']:.0f} s "
         f"on {metrics['device']}{_shared(metrics)}, seed {metrics['seed']}; "
         f"{counted(metrics['sequences'], 'sequence')} evaluated."
         + (f" {metrics['complaint']}." if metrics.get("complaint") else "")

@@ -12,7 +12,7 @@ from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.training import Adam, Precision, Training
 
 _CAPSULES = Topography(capsules=12, shape=(15,))
-_HIDDEN = (450, 300)
+_HIDDEN = (400,)
 _BATCH = 16
 
 
