@@ -301,6 +301,12 @@ class SequenceModel(GenerativeModel):
             self.topography.check(x.shape[1])
 
 
+def check_topographic(model: object, what: str) -> None:
+    """Raise `BadInput` for a model whose frames have no t of their own, which ``what`` needs."""
+    if not isinstance(model, SequenceModel):
+        raise BadInput(f"{type(model).__name__} does not support {what}")
+
+
 def _distances(frames: int, closed: bool) -> Tensor:
     """Return the frames from every frame (column) to every other (row), signed.
 
