@@ -69,7 +69,10 @@ class Seen(VisibleFrames):
 @pytest.mark.parametrize(
     "settings, says",
     [
-        (dict(topography=tc.Topography(2, (5,), window=3)), "capsules and shape of its topography"),
+        (
+            dict(topography=tc.Topography(2, (5,), window=3)),
+            "of its topography: the other settings are those of",
+        ),
         (dict(channels=(4, 8), hidden=(5, 6)), "at most one hidden layer"),
         (dict(hidden=(5, 0)), "hidden must be a whole number"),
         (dict(channels=(0.5,)), "channels must be a whole number"),
@@ -113,7 +116,7 @@ def test_choices_of_another_family_are_refused(choices, says):
         (("--speeds", "fast"), "--speeds must be numbers such as -1,1, not 'fast'"),
         (("--speeds", "1,nan"), "a velocity must be"),
         (("--speeds", "1,1"), "candidate motions 0 and 1 are the same"),
-        (("--set", "window=3"), "a rolling VAE takes the capsules and shape of its topography"),
+        (("--set", "window=3"), "of its topography: the other settings are those of"),
         (("--closed", "--speeds", "0.5"), "fractional velocities need an odd number of sites"),
     ],
 )
