@@ -13,7 +13,7 @@ from topocaps.models.networks import GaussianEncoder, Linear
 from topocaps.training.engine import Engine
 from topocaps.training.stack import Stack
 from topocaps.training.updates.fused import FusedUpdate
-from topocaps.training.updates.layers import layers_are_called_once, replace_linear_layers
+from topocaps.training.updates.layers import replace_linear_layers, rows_of_layers
 
 TRAININGS = {
     "sgd": tc.Training(tc.Sgd(lr=1e-3), batch=4, precision="bf16"),
@@ -142,9 +142,10 @@ def test_layers_that_are_shared_or_unused_are_not_called_once():
     shared.u_given_x.network = shared.z_given_x.network
     unused.x_given_t.network.never = Linear(3, 3)
     unused.x_given_t.network.forward = lambda t: unused.x_given_t.network[:3](t)
-    found = [layers_are_called_once(one, 6) for one in (model(), model(kind=tc.VAE), shared)]
-    assert found == [True, True, False]
-    assert not layers_are_called_once(unused, 6)
+    once = [rows_of_layers(one, 4, 6) for one in (model(), model(kind=tc.VAE))]
+    assert [set(rows.values()) for rows in once] == [{24}, {24}]
+    assert len(once[0]) == 6 and len(once[1]) == 4
+    assert rows_of_layers(shared, 4, 6) is None and rows_of_layers(unused, 4, 6) is None
 
 
 @pytest.fixture

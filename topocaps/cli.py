@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,7 +16,6 @@ from rich.table import Table
 from topocaps.device import steady_arithmetic
 from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.io import make_folder
-from topocaps.models.sequence import SequenceModel
 from topocaps.papers.page import draw, write_page
 from topocaps.papers.recipes import RECIPES, find
 from topocaps.papers.reproduce import missing, named, names
@@ -26,7 +24,6 @@ from topocaps.papers.results import Results
 from topocaps.study import figures
 from topocaps.study.data import OwnSequences
 from topocaps.study.evaluation import evaluation_of
-from topocaps.study.evaluation.topographic import examples, traversal_options
 from topocaps.study.finished import Finished
 from topocaps.study.fit import Choices, Kind, fit_own
 from topocaps.study.report import compare
@@ -230,20 +227,13 @@ def traverse(
     each: Annotated[int, typer.Option(help="Sequences of every factor.", min=1)] = 1,
     data: Data = None,
 ) -> None:
-    """Draw input, reconstruction and rolled frames of held-out sequences.
+    """Draw held-out sequences beside the frames that a model decodes from rolled latents.
 
     Example: topocaps traverse runs/demo/tvae --each 3 --out traversals.png
     """
     finished = Finished.open(run)
-    if not isinstance(finished.model, SequenceModel):
-        raise BadInput(
-            f"{run} has no capsules that roll: see its {finished.folder.report.name} "
-            f"(topocaps evaluate {run} writes it)"
-        )
     held_out = finished.recipe.data.load(data).held_out
-    shown = examples(held_out, each)
-    options = asdict(traversal_options(finished.recipe))
-    figure = figures.traversals(finished.model, shown, held_out.names, **options)
+    figure = evaluation_of(finished.model).traversals(finished, held_out, each)
     path = out or finished.folder.figures / "traversal.png"
     if path.is_dir():
         raise BadInput(f"{path} is a folder: name a file in it, such as {path / 'traversal.png'}")

@@ -1,5 +1,6 @@
 """Metrics of models and of codes: equivariance, traversals, disentanglement, probes and others."""
 
+from topocaps.metrics import rolling_evaluation as rolling_evaluation  # joins `evaluate`
 from topocaps.metrics.attribute_predictability import sap
 from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
@@ -38,6 +39,7 @@ from topocaps.metrics.probes import (
     pooled,
     specialisation,
 )
+from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.rolled_traversal import Traversal, prediction, traversal
 from topocaps.metrics.topographic_maps import Agreement, neighbour_agreement, strongest_images
 from topocaps.metrics.traversal_plan import TraversalOptions, TraversalPlan, unseen_lags
@@ -51,6 +53,7 @@ __all__ = [
     "LieError",
     "Mean",
     "Probe",
+    "RingTraversal",
     "Rotation",
     "Scale",
     "Score",

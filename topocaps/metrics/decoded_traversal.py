@@ -11,10 +11,10 @@ from torch import Tensor
 
 from topocaps.data.sequences import Sequences
 from topocaps.device import seeded
-from topocaps.errors import BadInput
 from topocaps.metrics.rolled_traversal import traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
-from topocaps.models.sequence import SequenceModel
+from topocaps.models.base import GenerativeModel
+from topocaps.models.sequence import SequenceModel, check_topographic
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,9 +73,8 @@ class DecodedTraversal:
             sample: draw the latents from the posterior, instead of taking their means.
             seed: seed of the drawn latents.
         """
-        if not isinstance(model, SequenceModel):
-            raise BadInput(f"{type(model).__name__} does not support traversals")
-        x = _frames(model, x)
+        check_topographic(model, "traversals of single frames")
+        x = frames_of(model, x)
         model.check(x)
         topography = model.topography
         rates: float | Tensor = topography.rate if rate is None else rate
@@ -95,7 +94,7 @@ class DecodedTraversal:
         return cls(x, model.decode(t), model.decode(rolled), lags, unseen, axes, rate)
 
 
-def _frames(model: SequenceModel, x: Any) -> Tensor:
+def frames_of(model: GenerativeModel, x: Any) -> Tensor:
     """Return frames (batch, time, *frame) with the data type and device of the model."""
     frame_shape = model.frame_shape
     alone = frame_shape is not None and getattr(x, "ndim", None) == 1 + len(frame_shape)

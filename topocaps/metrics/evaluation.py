@@ -1,7 +1,12 @@
-"""All metrics of a topographic model on a set of sequences, as the data of ``metrics.json``."""
+"""All metrics of a model on a set of sequences, as the data of ``metrics.json``.
+
+`evaluate` and `per_sequence` choose the metrics by the class of the model. A family of models joins
+with ``evaluate.register`` and ``per_sequence.register``.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +26,7 @@ from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import (
     log_mean_exp_over_frames,
     log_mean_exp_over_sequences,
@@ -54,24 +60,48 @@ class _Measurements:
 
 
 @cites(*SOURCES)
-def per_sequence(model: SequenceModel, sequences: Any, **options: Any) -> dict[str, Mean]:
+@functools.singledispatch
+def per_sequence(model: GenerativeModel, sequences: Any, **options: Any) -> dict[str, Mean]:
     """Return bounds, equivariance errors and gains of every sequence, each as a `Mean`.
 
     A `Mean` has the ``value`` over all sequences, ``each`` sequence's value and the 95 %
-    ``interval()``. A factor that leaves no frame unseen has no gain.
+    ``interval()``. A factor that leaves no frame unseen has no gain. A `RollingVAE` has gains by
+    the number of visible frames, and no equivariance error.
 
     Args:
         options: keyword arguments of `evaluate`.
     """
-    sequences = _on_device_of(model, sequences)
+    raise BadInput(f"{type(model).__name__} does not support these metrics")
+
+
+@cites(*SOURCES)
+@functools.singledispatch
+def evaluate(model: GenerativeModel, sequences: Any, **options: Any) -> dict[str, Any]:
+    """Return the metrics of a model over all sequences.
+
+    They are those of `evaluate_topographic` for a `TopographicVAE` or a `VAE`, and those of
+    `evaluate_rolling` for a `RollingVAE`.
+
+    Args:
+        sequences: frames (sequences, time, *frame), or `Sequences`.
+        options: keyword arguments of these functions, such as ``samples``, ``seed`` and ``batch``.
+    """
+    raise BadInput(f"{type(model).__name__} does not support these metrics")
+
+
+@per_sequence.register
+def _topographic_per_sequence(
+    model: SequenceModel, sequences: Any, **options: Any
+) -> dict[str, Mean]:
+    sequences = on_device_of(model, sequences)
     found = _measure(model, sequences, **options)
     gains = {"traversal_gain": found.traversal.gain()}
     gains |= {f"gain {found.names[c]}": found.traversal.gain(c) for c in found.traversal.by_factor}
     return found.means | {name: gain for name, gain in gains.items() if gain is not None}
 
 
-@cites(*SOURCES)
-def evaluate(
+@evaluate.register
+def evaluate_topographic(
     model: SequenceModel,
     sequences: Any,
     *,
@@ -98,7 +128,7 @@ def evaluate(
         closed: whether the last frame is followed by the first; by default whether the topography
             is cyclic.
     """
-    sequences, options = _on_device_of(model, sequences), TraversalOptions(window, rate, closed)
+    sequences, options = on_device_of(model, sequences), TraversalOptions(window, rate, closed)
     found = _measure(model, sequences, samples=samples, seed=seed, batch=batch, **asdict(options))
     plan = options.plan(model.topography, sequences.frames)
     gains, names = found.traversal, found.names
@@ -191,10 +221,8 @@ def _measure(
     )
 
 
-def _on_device_of(model: SequenceModel, sequences: Any) -> SequenceSet:
-    """Return sequences on the device of the model."""
-    if not isinstance(model, SequenceModel):
-        raise BadInput(f"{type(model).__name__} does not support these metrics")
+def on_device_of(model: GenerativeModel, sequences: Any) -> SequenceSet:
+    """Return whole sequences on the device of the model."""
     found = Sequences.of(sequences).whole()
     parameter = next(model.parameters(), None)
     return found if parameter is None else found.to(parameter.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from topocaps.device import seeded
 from topocaps.metrics.rolled_traversal import EDGE
-from topocaps.models.sequence import SequenceModel
+from topocaps.models.sequence import SequenceModel, check_topographic
 
 SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames
 _EDGE = 1e-6  # distance from 0 and 1 of the probabilities in frames that a model fills in
@@ -50,6 +50,7 @@ def filled_costs(
         seed: seed of the masks.
         closed: as in `SequenceModel.fill`.
     """
+    check_topographic(model, "filled_costs: gains_by_visible measures predictions of any model")
     costs_by_share: dict[str, dict[str, float]] = {}
     for share in shares:
         mask = some_missing(x, share, seed)

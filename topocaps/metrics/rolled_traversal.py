@@ -25,7 +25,7 @@ from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean
 from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.sequence import SequenceModel
+from topocaps.models.sequence import SequenceModel, check_topographic
 
 EDGE = 1e-3  #: distance from 0 and 1 of the probabilities in mean and given frames
 
@@ -123,6 +123,7 @@ def traversal(
             is cyclic. The rolled frame is the first of closed sequences and the middle of open
             ones; for causal topographies, the last of the first window.
     """
+    check_topographic(model, "traversals of single frames")
     model.check(x)
     topography = model.topography
     plan = TraversalOptions(window, rate, closed).plan(topography, x.shape[1])

@@ -44,6 +44,15 @@ def stretches(sequences: int, frames: int, count: int, seed: int = 0) -> Tensor:
     return (frame >= first) & (frame < first + count)
 
 
+def spread(scripts: Tensor, most: int | None) -> Tensor:
+    """Return about ``most`` scripts, spread over all of them; by default all.
+
+    >>> spread(torch.arange(9), 4)
+    tensor([0, 2, 4, 6, 8])
+    """
+    return scripts[:: max(1, len(scripts) // (most or len(scripts)))]
+
+
 def is_new(x: Tensor, visible: Tensor) -> Tensor:
     """Return which frames are hidden and differ from all visible frames: (batch, time)."""
     same = (x[:, :, None] == x[:, None]).flatten(3).all(3)  # batch time time
@@ -81,8 +90,7 @@ def gains_by_visible(
             f"hidden: not {', '.join(map(str, chosen)) or 'none'}"
         )
     sequences = sequences.whole()
-    scripts = sequences.fixed()
-    scripts = scripts[:: max(1, len(scripts) // (most or len(scripts)))]
+    scripts = spread(sequences.fixed(), most)
     masks = {n: stretches(len(scripts), sequences.frames, n, seed) for n in chosen}
     found: dict[int, list[Traversal]] = {count: [] for count in chosen}
     for rows in torch.arange(len(scripts)).split(batch):

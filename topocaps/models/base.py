@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from topocaps.errors import BadInput
 from topocaps.latents.masking import zero_missing
 from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import Linear
 
 #: A function that returns standard normal numbers in the shape of its argument.
 Noise = Callable[[Tensor], Tensor]
@@ -112,8 +113,21 @@ class GenerativeModel(nn.Module, ABC):
         check_values(x, self.likelihood)
         check_place(x, self)
 
+    def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
+        """Return the importance-weighted bound on log p(x_1..S), nats a present frame: (batch,).
+
+        A family without importance weights raises `BadInput`.
+        """
+        raise BadInput(f"a {type(self).__name__} has no importance weights: ask for its elbo")
+
     def project(self) -> None:
-        """Project parameters onto their constraints, after each optimiser step."""
+        """Project parameters onto their constraints, after each optimiser step.
+
+        By default these are the rows of every `Linear` whose norm asks for it.
+        """
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.project()
 
     def lr_scale(self, name: str) -> float:
         """Return the factor that scales the learning rate of a parameter."""
@@ -131,6 +145,12 @@ class GenerativeModel(nn.Module, ABC):
         """Take over what differs between ``members`` beside tensors, in a copy of the first.
 
         The copy will hold the parameters of all members, and train on sequences of ``frames``.
+        """
+
+    def make_compilable(self, frames: int) -> None:
+        """Replace parts that compilers do not support, in a copy that trains on ``frames`` frames.
+
+        By default there are none.
         """
 
     def diagnose(self, means: Mapping[str, float]) -> str | None:

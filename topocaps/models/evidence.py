@@ -177,7 +177,10 @@ def log_weights(
     """
     samples = whole_number("samples", samples)
     if not isinstance(model, LatentModel):
-        raise BadInput(f"a {type(model).__name__} has no importance weights: ask for its elbo")
+        raise BadInput(
+            f"a {type(model).__name__} has no importance weights of frames: a TopographicVAE and a "
+            "VAE have them"
+        )
     x = zero_missing(x, mask)
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
@@ -190,14 +193,25 @@ def log_weights(
     return weights if mask is None else torch.where(mask, weights, 0.0)
 
 
+class BoundedModel(Protocol):
+    """What `log_px` asks of a model."""
+
+    def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor: ...
+
+
 @cites(BURDA_2016)
-def log_px(model: LatentModel, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
+def log_px(model: BoundedModel, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
     """The joint importance-weighted bound on log p(x_1..S) / S, nats a frame, (batch,).
 
     True for any window; looser at equal ``samples`` than a frame's own bound, and not comparable
     with the papers' numbers. With a ``mask`` (batch, time), True where a frame is there, it is of
-    those frames, and for each of them.
+    those frames, and for each of them. A motion that a `RollingVAE` does not know is summed out.
     """
+    return model.log_px(x, samples, mask)
+
+
+def joint_bound(model: LatentModel, x: Tensor, samples: int, mask: Tensor | None = None) -> Tensor:
+    """Return `log_px` of a model that has importance weights of frames: (batch,)."""
     found = log_mean_exp_over_sequences(log_weights(model, x, samples, mask=mask))
     return found if mask is None else found * mask.shape[1] / mask.sum(1).clamp_min(1)
 

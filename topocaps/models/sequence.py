@@ -21,12 +21,12 @@ from topocaps.models.evidence import (
     Draws,
     Evidence,
     Posterior,
+    joint_bound,
     kl_to_standard_normal,
     log_ratio_to_standard_normal,
     summed_out,
 )
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import Linear
 from topocaps.models.stream import Stream
 
 
@@ -115,6 +115,9 @@ class SequenceModel(GenerativeModel):
             else torch.zeros_like(ratio_z)
         )
         return Draws(log_px_given_t, ratio_z, ratio_u)
+
+    def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
+        return joint_bound(self, x, samples, mask)
 
     def encode(self, x: Tensor, sample: bool = False, mask: Tensor | None = None) -> Tensor:
         """Return t of every frame.
@@ -268,12 +271,6 @@ class SequenceModel(GenerativeModel):
         """Draw n sequences of t from the prior and decode them: (n, frames, *frame)."""
         return self.decode(self.prior(frames).sample(torch.Size((n,))))
 
-    def project(self) -> None:
-        """Project the rows of every layer whose norm asks for it, after an optimiser step."""
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.project()
-
     @property
     def _axes(self) -> int:
         """Number of tensor axes that the latents of one frame have."""
@@ -288,6 +285,11 @@ class SequenceModel(GenerativeModel):
         topographies = [one.topography for one in members if isinstance(one, SequenceModel)]
         self.topography = TopographyStack(topographies, frames).to(next(self.parameters()))
 
+    def make_compilable(self, frames: int) -> None:
+        own = self.topography
+        if isinstance(own, Topography) and own.is_plain and own.is_small(frames):
+            self.topography = TopographyStack([own], frames).to(next(self.parameters()))
+
     def check(self, x: Tensor, mask: Tensor | None = None, *, whole: bool = True) -> None:
         """Raise `BadInput` if this model cannot take these frames.
 
@@ -297,6 +299,12 @@ class SequenceModel(GenerativeModel):
         super().check(x, mask)
         if whole and self.couples_frames:
             self.topography.check(x.shape[1])
+
+
+def check_topographic(model: object, what: str) -> None:
+    """Raise `BadInput` for a model whose frames have no t of their own, which ``what`` needs."""
+    if not isinstance(model, SequenceModel):
+        raise BadInput(f"{type(model).__name__} does not support {what}")
 
 
 def _distances(frames: int, closed: bool) -> Tensor:

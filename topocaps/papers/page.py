@@ -17,7 +17,7 @@ from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
 from topocaps.papers.overview import overview, selection
 from topocaps.papers.results import Results, length_of
 from topocaps.papers.tables import TABLES, Table
-from topocaps.study import figures
+from topocaps.study import figures, result_figures
 from topocaps.study.quantity import ABSENT, Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
 
@@ -174,7 +174,7 @@ def _draw_capcorr(results: Results) -> None:
     if points:
         means = {name: _means(values) for name, values in points.items()}
         drawn = {name: values for name, values in means.items() if values}
-        figures.save(figures.capcorr_by_length(drawn), results.folder / "figure5.png")
+        figures.save(result_figures.capcorr_by_length(drawn), results.folder / "figure5.png")
 
 
 def _draw_probes(results: Results) -> None:
@@ -185,7 +185,7 @@ def _draw_probes(results: Results) -> None:
                 curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
                 curve += [(float(labels), share) for labels, share in shares.items()]
     if read:
-        figures.save(figures.probes_by_labels(read), results.folder / "probes.png")
+        figures.save(result_figures.probes_by_labels(read), results.folder / "probes.png")
 
 
 def _section(

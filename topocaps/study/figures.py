@@ -75,6 +75,17 @@ def can_be_drawn(frame_shape: Sequence[int]) -> bool:
     return len(frame_shape) == 3 and frame_shape[0] in (1, 3)
 
 
+def check_drawable(frame_shape: Sequence[int]) -> None:
+    """Raise `BadInput` for frames that are no pictures."""
+    if not can_be_drawn(frame_shape):
+        raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(frame_shape)}")
+
+
+def unseen_in_grey(x: Tensor, unseen: Tensor) -> Tensor:
+    """Return pictures (batch, time, *frame), grey where ``unseen`` (batch, time) is True."""
+    return torch.where(unseen[..., None, None, None], 0.35 + 0.25 * x, x)
+
+
 def traversals(
     model: SequenceModel,
     batch: Batch,
@@ -88,16 +99,15 @@ def traversals(
     decoded = DecodedTraversal.of(
         model, batch.x, rate=rate, window=window, closed=closed, sample=True, seed=seed
     )
-    return decoded_traversal(decoded, _labels(batch, names))
+    return decoded_traversal(decoded, labels_of(batch, names))
 
 
 def decoded_traversal(decoded: DecodedTraversal, labels: Sequence[str] = ()) -> Figure:
     """Draw input, reconstruction and rolled frames of every sequence of a traversal."""
     x = decoded.x
-    if not can_be_drawn(x.shape[2:]):
-        raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(x.shape[2:])}")
+    check_drawable(x.shape[2:])
     down, across = (size + GAP for size in x.shape[-2:])
-    shown = torch.where(decoded.unseen[..., None, None, None], 0.35 + 0.25 * x, x)
+    shown = unseen_in_grey(x, decoded.unseen)
     blocks = torch.stack([shown, decoded.reconstructed, decoded.rolled], 1).clamp(0, 1)
     labels = labels or [f"sequence {n}" for n in range(len(x))]
 
@@ -137,7 +147,7 @@ def filled(
     shown = model.fill(x, mask, axis=axes, closed=closed)
     blocks = torch.stack([x, present, shown], 1).clamp(0, 1)
     figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
-    for panel, block, label in zip(panels, blocks, _labels(batch, names), strict=True):
+    for panel, block, label in zip(panels, blocks, labels_of(batch, names), strict=True):
         show_rows(panel, block, ("input", "present", "filled"), title=label)
     return figure
 
@@ -288,46 +298,6 @@ def torus(images: Tensor, classes: Tensor) -> Figure:
     return figure
 
 
-def capcorr_by_length(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw the mean CapCorr against L/S for each kind of model (Fig. 5)."""
-    figure, (axis,) = canvas(1, 1, (6.4, 3.6))
-    for name, points in found.items():
-        lengths, values = zip(*sorted(points), strict=True)
-        style = "--" if "untrained" in name or "paper" in name else "-"
-        axis.plot(lengths, values, style, marker="o", markersize=4, label=name)
-    axis.set_xlabel("L / S")
-    axis.set_ylabel("CapCorr, mean of all factors")
-    axis.legend(frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def probes_by_labels(
-    read: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-) -> Figure:
-    """Draw the accuracy of linear probes by number of labels: means and ranges over seeds.
-
-    ``read`` maps features and models to (labels, accuracy) pairs of all seeds."""
-    figure, axes = canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
-    for axis, (what, models) in zip(axes, read.items(), strict=True):
-        for name, points in models.items():
-            found: dict[float, list[float]] = {}
-            for labels, share in points:
-                found.setdefault(labels, []).append(share)
-            means = [sum(shares) / len(shares) for shares in found.values()]
-            axis.plot(list(found), means, marker="o", markersize=4, label=name)
-            least, greatest = map(min, found.values()), map(max, found.values())
-            axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
-        axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
-        axis.set_xscale("log")
-        axis.set_xlabel("labels")
-        axis.set_ylim(0, 1)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("accuracy")
-    axes[0].legend(frameon=False)
-    return figure
-
-
 def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw the objective and its terms by epoch."""
     figure, axes = canvas(1, 2, (8.2, 3.2))
@@ -382,7 +352,8 @@ def show_rows(
     axis.set_title(title, loc="left", fontsize=10)
 
 
-def _labels(batch: Batch, names: Sequence[str]) -> list[str]:
+def labels_of(batch: Batch, names: Sequence[str]) -> list[str]:
+    """Return a title for every sequence: what moves in it, or its number."""
     if batch.factors is None or not names:
         return [f"sequence {n}" for n in range(len(batch.x))]
     moves = (batch.factors != batch.factors[:, :1]).any(1)

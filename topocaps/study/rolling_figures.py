@@ -11,10 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.rolling import RollingVAE
 from topocaps.study.drawing import Animation
-from topocaps.study.figures import ACCENT, GAP, GREY, canvas, show_rows, tile
+from topocaps.study.figures import (
+    ACCENT,
+    GAP,
+    GREY,
+    canvas,
+    check_drawable,
+    show_rows,
+    tile,
+    unseen_in_grey,
+)
 
 SHOWN = 5  # visible frames in pictures
 PREDICTED_CAPTION = (
@@ -72,6 +82,26 @@ def predicted(models: Mapping[str, Fill], x: Tensor, labels: Sequence[str] = ())
         axis.plot([edge, edge], [x.shape[-2] + GAP, len(block[:, 0]) * (x.shape[-2] + GAP)],
                   color=ACCENT, linewidth=2)  # fmt: skip
     axes[-1].set_xlabel("frame", fontsize=9)
+    return figure
+
+
+def ring_traversal(traversed: RingTraversal, labels: Sequence[str] = ()) -> Figure:
+    """Draw the frames of a rolled code, and above them the frames of the input that lie there.
+
+    Frames that the code has not seen are grey. An offset between two frames has no input.
+    """
+    x, frame = traversed.x, traversed.frame
+    check_drawable(x.shape[2:])
+    shown = unseen_in_grey(x, ~traversed.visible)
+    each = torch.arange(len(x), device=x.device)[:, None]
+    above = torch.where((frame >= 0)[..., None, None, None], shown[each, frame.clamp_min(0)], 1.0)
+    blocks = torch.stack([above, traversed.rolled], 1).clamp(0, 1)
+    labels = labels or [f"sequence {n}" for n in range(len(x))]
+    offsets = [str(offset) for offset in range(blocks.shape[2])]
+    figure, axes = canvas(len(x), 1, (0.62 * len(offsets) + 1.6, 1.5 * len(x) + 0.3))
+    for axis, block, label in zip(axes, blocks, labels, strict=True):
+        show_rows(axis, block, ("input", "rolled"), offsets, label)
+    axes[-1].set_xlabel("sites rolled, along the motion of the sequence", fontsize=9)
     return figure
 
 

@@ -48,6 +48,11 @@ class RollingRecipe(BaseRecipe):
                 object.__setattr__(self, name, widths)
         if self.channels is not None and self.hidden is not None and len(self.hidden) > 1:
             raise BadInput("convolutional networks have at most one hidden layer")
+        if motion_settings(self.motion) is None or visible_settings(self.visible) is None:
+            raise BadInput(
+                "a recipe records its motion and its visible frames: a class of your own has no "
+                "settings, so give the model to tc.fit"
+            )
         if self.asked is not None:
             whole_number("asked", self.asked)
         object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))

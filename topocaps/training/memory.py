@@ -11,10 +11,9 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput
-from topocaps.latents.stack import lattice
 from topocaps.models.base import GenerativeModel
-from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training, for_each
+from topocaps.training.stack import by_architecture
 
 USABLE = 0.9  # share of the free memory
 _WORKING = 1.5  # peak memory of a step, relative to what it saves for the backward pass
@@ -55,11 +54,10 @@ def plan(
         for m, one in zip(models, trainings, strict=True)
     ]
     tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
-    of_kind = {_kind(model): model for model in reversed(models)}
-    saved = {
-        kind: _activations(model, sequences, trainings[0].batch) for kind, model in of_kind.items()
-    }
-    activations = sum(saved[_kind(model)] for model in models)
+    activations = sum(  # alike in models of one architecture
+        len(places) * _activations(models[places[0]], sequences, trainings[0].batch)
+        for places in by_architecture(models)
+    )
     return Plan(sum(weights), int(_WORKING * activations), _bytes(tensors))
 
 
@@ -94,12 +92,6 @@ def split(
         parts[-1].append(place)
         used += needs
     return parts
-
-
-def _kind(model: GenerativeModel) -> tuple[object, ...]:
-    """Return what models with the same activations have in common."""
-    sites = lattice(model.topography) if isinstance(model, SequenceModel) else None
-    return sites, *(p.shape for p in model.parameters())
 
 
 def _activations(model: GenerativeModel, sequences: SequenceSet, batch: int) -> int:

@@ -70,7 +70,7 @@ def by_architecture(
     """Return the indices of the models of every stack.
 
     Models of one stack have the same networks, capsules, sites and training. Without ``mapping``, a
-    model whose layers do not accept the extra axis is a stack of its own.
+    model that needs ``torch.func.vmap`` is a stack of its own.
     """
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
@@ -80,7 +80,7 @@ def by_architecture(
         )
         key = model.stack_key()
         training = None if trainings is None else trainings[place]
-        stacks = _is_stackable(model) or (mapping and model.supports_vmap)
+        stacks = mapping if model.supports_vmap else _is_stackable(model)
         alone = place if key is None or not stacks or _shares(model) else None
         groups.setdefault((kind, shapes, key, training, alone), []).append(place)
     return list(groups.values())

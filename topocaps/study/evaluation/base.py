@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from matplotlib.figure import Figure
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import seeded
+from topocaps.errors import BadInput
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.base import GenerativeModel
 from topocaps.study import figures
@@ -22,6 +24,7 @@ from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
 
 EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
+EXAMPLES_SEED = 1  # of the sequences in figures
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,16 @@ class Evaluation(ABC, Generic[Model]):
     def fill(self, model: Model, recipe: BaseRecipe) -> Fill | None:
         """Return the function by which the model fills hidden frames in, if it can."""
         return None
+
+    def traversals(self, run: Finished[Model], held_out: SequenceSet, each: int) -> Figure:
+        """Return a figure of decoded rolls of ``each`` held-out sequences of every factor.
+
+        A family whose latents do not roll raises `BadInput`.
+        """
+        raise BadInput(
+            f"{run.folder.path} has no capsules that roll: see its {run.folder.report.name} "
+            f"(topocaps evaluate {run.folder.path} writes it)"
+        )
 
     def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
         """Return sentences that a reader of these metrics needs to know."""

@@ -6,17 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.device import seeded
 from topocaps.metrics.intervals import Mean
+from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
 from topocaps.study.data import Splits
 from topocaps.study.drawing import Drawing
-from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, evaluates, mean_terms
+from topocaps.study.evaluation.base import (
+    EVALUATION_SEED,
+    EXAMPLES_SEED,
+    Evaluation,
+    evaluates,
+    mean_terms,
+)
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -95,6 +103,15 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             drawn["motions"] = rolling_figures.motions(metrics["motion"])
         drawn["calibration"] = rolling_figures.calibration(model, examples(held_out, CALIBRATED))
         return drawn
+
+    def traversals(self, run: Finished[RollingVAE], held_out: SequenceSet, each: int) -> Figure:
+        """Draw codes of the first frames; the frames that they have not seen are grey."""
+        shown = held_out.balanced(each, EXAMPLES_SEED)
+        batch = next(shown.batches(len(shown)))
+        visible = rolling_figures.first_frames(batch.x)
+        traversed = RingTraversal.of(run.model, batch.x, mask=visible)
+        labels = figures.labels_of(batch, held_out.names)
+        return rolling_figures.ring_traversal(traversed, labels)
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         samples = columns[0]["samples"]

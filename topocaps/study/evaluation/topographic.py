@@ -32,7 +32,13 @@ from topocaps.metrics.visible_frames import Fill
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
-from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
+from topocaps.study.evaluation.base import (
+    EVALUATION_SEED,
+    EXAMPLES_SEED,
+    Evaluation,
+    ExtraMetric,
+    evaluates,
+)
 from topocaps.study.evaluation.digits import PROBED, probed
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
@@ -41,7 +47,6 @@ from topocaps.study.recipe import BaseRecipe, Recipe
 
 TRAVERSALS = 12  # of a model beside its results
 UNNAMED = 4  # sequences that are shown where no factors are known
-EXAMPLES_SEED = 1  # of the sequences in figures
 SHAPE = "shape"  # the factor of sprites that never moves
 
 _GAIN_LEGEND = (
@@ -222,6 +227,10 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         if isinstance(run.recipe.data, Sprites):
             found["filled"] = figures.filled(model, examples(held_out), held_out.names)
         return found
+
+    def traversals(self, run: Finished[SequenceModel], held_out: SequenceSet, each: int) -> Figure:
+        options = asdict(traversal_options(run.recipe))
+        return figures.traversals(run.model, examples(held_out, each), held_out.names, **options)
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         def known(quantity: Quantity) -> bool:

@@ -13,11 +13,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.latents.stack import TopographyStack
-from topocaps.latents.topography import Topography
 from topocaps.models.base import EvidenceLike, GenerativeModel
 from topocaps.models.networks import lead
-from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
@@ -53,7 +50,7 @@ class MeanTerms(nn.Module):
         subtracted: Tensor = sum(getattr(evidence, name) for name in self.model.terms[2:])
         return evidence.objective + (1 - self.kl_weight) * subtracted
 
-    def mapped(self, x: Tensor, *noise: Tensor) -> Tensor:
+    def mapped(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map ``forward`` over the members of a stack whose layers have no axis for members."""
         tensors = {
             name: value
@@ -61,11 +58,13 @@ class MeanTerms(nn.Module):
             for name, value in of(remove_duplicate=False)
         }
 
-        def of_member(own: dict[str, Tensor], *inputs: Tensor) -> Any:
-            return torch.func.functional_call(self, own, inputs)
+        masks = {} if mask is None else {"mask": mask}
+
+        def of_member(own: dict[str, Tensor], masks: dict[str, Tensor], *inputs: Tensor) -> Any:
+            return torch.func.functional_call(self, own, inputs, masks)
 
         with sdpa_kernel(SDPBackend.MATH):  # vmap supports the backward pass of no other kernel
-            terms: Tensor = torch.func.vmap(of_member)(tensors, x, *noise)
+            terms: Tensor = torch.func.vmap(of_member)(tensors, masks, x, *noise)
         return terms
 
 
@@ -75,7 +74,7 @@ def bound(
     """Return the terms of the sequences that ``uniform`` numbers choose: (members, terms + 1)."""
     shown = sequences.show(sequences.choose(uniform))
     if means.model.supports_vmap and uniform.ndim > 2:
-        return means.mapped(shown.x, *noise)
+        return means.mapped(shown.x, *noise, mask=shown.mask)
     terms: Tensor = means(shown.x, *noise, mask=shown.mask)
     return terms.reshape(-1, terms.shape[-1])
 
@@ -179,15 +178,10 @@ def max_relative_difference(
 
 
 def compilable_copy(stack: Stack) -> GenerativeModel:
-    """Return a copy of the stack's model that shares its tensors and holds W as a tensor."""
+    """Return a copy of the stack's model that shares its tensors and that can be compiled."""
     shared: dict[int, Any] = {id(value): value for value in stack.tensors().values()}
     model = copy.deepcopy(stack.model, shared)
-    if not isinstance(model, SequenceModel):
-        return model
-    w = model.topography
-    if isinstance(w, Topography) and w.is_plain and w.is_small(stack.frames):
-        parameter = next(stack.model.parameters())
-        model.topography = TopographyStack([w], stack.frames).to(parameter)
+    model.make_compilable(stack.frames)
     return model
 
 

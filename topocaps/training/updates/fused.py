@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
+from topocaps.models.base import GenerativeModel
 from topocaps.models.networks import Linear, Norm
-from topocaps.models.sequence import SequenceModel
 from topocaps.training.settings import Adam, Precision, Sgd, Training
 from topocaps.training.stack import Stack
 from topocaps.training.updates.base import (
@@ -26,8 +26,8 @@ from topocaps.training.updates.base import (
 )
 from topocaps.training.updates.layers import (
     FactoredLinear,
-    layers_are_called_once,
     replace_linear_layers,
+    rows_of_layers,
 )
 
 CACHED = 2**19  # numbers of a weight that a CPU updates at once
@@ -52,8 +52,11 @@ class FusedUpdate(Update):
         self.means = MeanTerms(compilable_copy(stack), self.kl_weight)
         self.layers = replace_linear_layers(self.means.model, len(stack))
         self._moments: dict[str, dict[str, Tensor]] = {}
+        rows = rows_of_layers(stack.members[0], training.batch, stack.frames)
+        assert rows is not None  # of models that this update suits
         for layer in self.layers:
             self._moments |= layer.make_moments(self.rule.MOMENTS)
+            layer.expect(rows[next(iter(layer.linears))])
         self.rest = {n: p for n, p in self.parameters.items() if n not in self._moments}
         sizes = [p.numel() // len(stack) for p in self.rest.values()]
         device = next(stack.model.parameters()).device
@@ -79,7 +82,9 @@ class FusedUpdate(Update):
         """Whether this update can train the stack.
 
         It needs products in bf16 and linear layers alone, each called once. All parameters are
-        trained, at one rate, and none is shared. The model has no projection of its own.
+        trained, at one rate, and none is shared. The model has no projection of its own, and its
+        layers accept the axis of the members if there are several. On a CPU it suits `Sgd` alone,
+        since PyTorch's own Adam is faster there.
         """
         model = stack.model
         device = next(model.parameters()).device
@@ -91,11 +96,13 @@ class FusedUpdate(Update):
         named = list(model.named_parameters(remove_duplicate=False))
         return (
             training.precision.on(device) is Precision.BF16
+            and (device.type != "cpu" or isinstance(training.optimiser, Sgd))
             and all(type(layer) is Linear and layer.norm in NORMS for layer in layers)
             and len({id(parameter) for _, parameter in named}) == len(named)
             and all(p.requires_grad and model.lr_scale(name) == 1 for name, p in named)
-            and type(model).project is SequenceModel.project
-            and layers_are_called_once(stack.members[0], stack.frames)
+            and type(model).project is GenerativeModel.project
+            and not (model.supports_vmap and len(stack) > 1)
+            and rows_of_layers(stack.members[0], training.batch, stack.frames) is not None
         )
 
     def compile(self, on: bool = True) -> None:
@@ -118,9 +125,6 @@ class FusedUpdate(Update):
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Gradients]:
         """Return the terms, and the result of the backward pass."""
-        frames = noise[0].shape[: -len(self.stack.model.noise_shapes[0])].numel()
-        for layer in self.layers:
-            layer.expect(frames // len(self.stack))
         with Precision.TF32.products(uniform.device):
             terms, inputs = self._bound(self.means, self.layers, sequences, uniform, noise)
             loss = -terms[:, -1].sum()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -50,23 +49,29 @@ def _calls_both_encoders(model: TopographicVAE) -> bool:
     return all(getattr(type(model), m, None) is getattr(TopographicVAE, m) for m in methods)
 
 
-def layers_are_called_once(model: GenerativeModel, frames: int) -> bool:
-    """Whether a step calls each linear layer once, found with tensors that hold no values.
+def rows_of_layers(model: GenerativeModel, batch: int, frames: int) -> dict[str, int] | None:
+    """Return how many rows each linear layer multiplies in a step, by the name of the layer.
 
-    A layer that is called twice, or never, has no single pair of factors.
+    The step is run with tensors that hold no values. The result is None unless it calls each layer
+    once: a layer that is called twice, or never, has no single pair of factors.
     """
     if model.frame_shape is None:
-        return False
-    calls: Counter[nn.Module] = Counter()
+        return None
+    calls: dict[str, list[int]] = {}
     shadow = copy.deepcopy(model).to("meta")
-    layers = [module for module in shadow.modules() if isinstance(module, Linear)]
-    for layer in layers:
-        layer.register_forward_hook(lambda module, *_: calls.update([module]))
+    for name, module in shadow.named_modules():
+        if isinstance(module, Linear):
+            rows = calls[name] = []
+            module.register_forward_pre_hook(
+                lambda _, inputs, rows=rows: rows.append(inputs[0].shape[:-1].numel())
+            )
     try:
-        shadow.evidence(torch.empty(1, frames, *model.frame_shape, device="meta"))
+        shadow.evidence(torch.empty(batch, frames, *model.frame_shape, device="meta"))
     except (RuntimeError, NotImplementedError, TypeError):  # the networks need values
-        return False
-    return all(calls[layer] == 1 for layer in layers)
+        return None
+    if any(len(rows) != 1 for rows in calls.values()):
+        return None
+    return {name: rows for name, (rows,) in calls.items()}
 
 
 class FactoredLinear(nn.Module):
@@ -129,11 +134,10 @@ class FactoredLinear(nn.Module):
         Probes hold no values. Their gradients are those of the outputs of the product and, for
         directions, the coefficients of the radial correction.
         """
-        if self.output_probe.shape[1] != rows:
-            empty = torch.empty(1, device=self.weight_bf16.device)
-            probe = empty.bfloat16().expand(self.models, rows, self.padded_outputs)
-            self.output_probe = probe.requires_grad_()
-            self.radial_probe = empty.expand(self.models, self.outputs).requires_grad_()
+        empty = torch.empty(1, device=self.weight_bf16.device)
+        probe = empty.bfloat16().expand(self.models, rows, self.padded_outputs)
+        self.output_probe = probe.requires_grad_()
+        self.radial_probe = empty.expand(self.models, self.outputs).requires_grad_()
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(self.models, -1, x.shape[-1]).bfloat16()
