@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from topocaps.models.networks import Linear, Norm, mlp, paper_widths
+from topocaps.models.networks import Linear, Norm, keep_size, mlp, paper_widths
 
 
 def test_the_papers_sizes():
@@ -54,3 +54,24 @@ def test_names_of_options():
 def test_a_layer_prints_its_inputs_and_outputs():
     assert repr(Linear(3, 5)) == "Linear(3, 5)"
     assert repr(Linear(3, 5, Norm.WEIGHT)) == "Linear(3, 5, norm=weight)"
+
+
+@pytest.mark.parametrize(
+    "layers, inputs",
+    [
+        ([Linear(900, 800), nn.SiLU(), Linear(800, 5)], (2000, 900)),
+        ([nn.Conv2d(32, 64, 4, 2, 1), nn.Conv2d(64, 2, 3)], (8, 32, 32, 32)),
+        ([nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.Conv2d(32, 2, 3)], (8, 64, 16, 16)),
+    ],
+)
+def test_hidden_layers_keep_the_size_of_what_a_rectifier_passes(layers, inputs):
+    torch.manual_seed(0)
+    network = nn.Sequential(*layers)
+    last, bias = layers[-1].weight.clone(), layers[0].bias.clone()
+    keep_size(network)
+    assert torch.equal(layers[-1].weight, last) and torch.equal(layers[0].bias, bias)
+    x = torch.randn(inputs).relu()  # half of the variance of its inputs
+    inside = layers[0](x)
+    if inside.ndim == 4:
+        inside = inside[..., 1:-1, 1:-1]  # pixels at the edge have fewer inputs
+    assert inside.var().item() == pytest.approx(1, rel=0.1)

@@ -99,7 +99,7 @@ def test_single_frames_are_refused_before_anything_is_built():
     "choices, says",
     [
         (dict(model="tvae", speeds=(1.0,)), "speeds is a choice of model=rolling"),
-        (dict(window=3), "window is a choice of model=tvae"),
+        (dict(model="rolling", window=3), "window is a choice of model=tvae"),
         (dict(model="vae"), "model"),
     ],
 )

@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from topocaps.latents.motion import CapsuleMotion
 from topocaps.models.convolutional import decoding_layers, encoding_layers
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear
+from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
 
 LARGEST = 8.0  # magnitude of the log-precision of a frame
 
@@ -49,6 +49,8 @@ def perceptrons(
     pixels, latents = math.prod(frame_shape), math.prod(latent_shape)
     encoder = _silu_mlp([pixels, *hidden, 2 * latents])
     decoder = _silu_mlp([latents, *reversed(hidden), pixels])
+    for network in (encoder, decoder):
+        keep_size(network)
     return (
         ExpertEncoder(encoder, len(frame_shape), latent_shape),
         FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
@@ -74,6 +76,8 @@ def convolutions(
     latents = math.prod(latent_shape)
     encoder = encoding_layers(frame_shape, channels, hidden, 2 * latents, _silu)
     decoder = decoding_layers(frame_shape, channels, hidden, latents, _silu)
+    for network in (encoder, decoder):
+        keep_size(network)
     return (
         ExpertEncoder(encoder, len(frame_shape), latent_shape),
         FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
