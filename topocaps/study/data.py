@@ -112,6 +112,7 @@ class Mnist:
     motion: str = "single"  #: which factors move together
     #: index (row and column) of the pixel about which digits turn and scale; the middle where None
     centre: float | None = None
+    speeds: tuple[int, ...] = (1,)  #: levels a frame, of which each moving factor has one at random
 
     def __post_init__(self) -> None:
         if self.evaluated is not None:
@@ -120,6 +121,10 @@ class Mnist:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
         centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
         object.__setattr__(self, "centre", centre)
+        speeds = (self.speeds,) if isinstance(self.speeds, int) else tuple(self.speeds)
+        if not speeds or not all(type(speed) is int for speed in speeds):
+            raise BadInput(f"speeds must be whole numbers of levels, not {self.speeds!r}")
+        object.__setattr__(self, "speeds", speeds)
 
     def identity(self) -> dict[str, Any]:
         return stable(
@@ -127,10 +132,13 @@ class Mnist:
             measured=(self.evaluated, None),
             motion=(self.motion, "single"),
             centre=(self.centre, None),
+            speeds=(self.speeds, (1,)),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
         motion = MOTIONS[self.motion]
+        if self.speeds != motion.speeds:
+            motion = replace(motion, speeds=self.speeds)
 
         def sequences(part: Digits) -> TransformedImages:
             return TransformedImages(part.images, motion, centre=self.centre)
@@ -273,6 +281,11 @@ def _of_mnist(
 def _still(part: Digits) -> Sequences:
     order, classes = torch.arange(len(part.images))[:, None], part.classes[:, None].long()
     return Sequences(part.images[:, None], order, classes, ("class",))
+
+
+def comes_round(data: Data) -> bool:
+    """Return whether the last frame of the sequences is followed by the first."""
+    return data.closed if isinstance(data, OwnSequences) else not isinstance(data, GrowingSprites)
 
 
 Data = Sprites | GrowingSprites | Letters | Mnist | StillMnist | MovedMnist | OwnSequences

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.device import seeded
-from topocaps.metrics.intervals import Mean
 from topocaps.metrics.visible_frames import stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import Splits
+from topocaps.study.data import Splits, comes_round
 from topocaps.study.drawing import Drawing
-from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, evaluates, mean_terms
+from topocaps.study.evaluation.base import (
+    EVALUATION_SEED,
+    Evaluation,
+    ExtraMetric,
+    evaluates,
+    mean_terms,
+)
+from topocaps.study.evaluation.bounds import bound_of, bounds_by_samples
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -55,16 +61,20 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
+        closed = comes_round(recipe.data)
+
         def on(sequences: SequenceSet, which: RollingVAE) -> dict[str, Any]:
             fixed = sequences.balanced(splits.each, EVALUATION_SEED).to(device)
             which = which.to(device).eval()
             terms = mean_terms(which, fixed)
-            bound = Mean(_bounds(which, fixed))
+            bound = bound_of(which.log_px, fixed, SAMPLES)
             return {
                 **terms,
                 "log_px": bound.value,
                 "samples": SAMPLES,
-                VISIBLE: visible_gains(which.fill, fixed, which.likelihood, MEASURED),
+                VISIBLE: visible_gains(
+                    which.fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED, closed
+                ),
                 "motion": motion_numbers(which, fixed),
                 "intervals": {"log_px": bound.interval()},
                 "sequences": len(fixed),
@@ -93,6 +103,11 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         drawn["calibration"] = rolling_figures.calibration(model, examples(held_out, CALIBRATED))
         return drawn
 
+    def extra_metrics(self, run: Finished[RollingVAE], data: Path | None) -> list[ExtraMetric]:
+        """Bounds by the number of samples."""
+        device = next(run.model.parameters()).device
+        return [bounds_by_samples(run.model.log_px, run.recipe, device, data)]
+
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         samples = columns[0]["samples"]
         return [
@@ -100,16 +115,6 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             Quantity(("log_px",), f"log p(x) ≥ (K = {samples})", 1, _BOUND_LEGEND),
             Quantity(("elbo",), "ELBO", 1),
         ]
-
-
-@torch.no_grad()
-def _bounds(model: RollingVAE, sequences: SequenceSet) -> Tensor:
-    """Return the bound on log p of about ``MEASURED`` sequences, nats a frame."""
-    scripts = sequences.fixed()
-    scripts = scripts[:: max(1, len(scripts) // MEASURED)]
-    with seeded(EVALUATION_SEED):
-        found = [model.log_px(sequences.show(some).x, SAMPLES) for some in scripts.split(_BATCH)]
-    return torch.cat(found).double().cpu()
 
 
 def examples(sequences: SequenceSet, count: int) -> Tensor:

@@ -28,10 +28,12 @@ from topocaps.metrics import (
 )
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.models.evidence import log_px
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
 from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
+from topocaps.study.evaluation.bounds import bounds_by_samples
 from topocaps.study.evaluation.digits import PROBED, probed
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
@@ -171,8 +173,11 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             canvas = trained_on.canvas if isinstance(trained_on, MovedMnist) else SIDE
             read = functools.partial(read_posterior, model)
             return [ExtraMetric(PROBED, lambda: probed(read, canvas, device, data))]
+        bounds = bounds_by_samples(
+            lambda x, samples: log_px(model, x, samples), run.recipe, device, data
+        )
         if not isinstance(trained_on, Mnist) or trained_on.motion != "single":
-            return []
+            return [bounds]
 
         def generalised() -> dict[str, Any]:
             frame_shape = getattr(model.x_given_t, "frame_shape")  # noqa: B009 (of any module)
@@ -184,6 +189,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             return {"generalisation": found, "untrained": {"generalisation": control}}
 
         return [
+            bounds,
             ExtraMetric(("generalisation",), generalised),
             ExtraMetric(
                 ("probes",), lambda: {"probes": probe_digits(model, data, trained_on.centre)}
@@ -305,7 +311,8 @@ def _visible(
     if model.topography.axes != (None,) and not model.topography.apart:
         return {}
     fill = functools.partial(model.fill, rate=options.rate, closed=options.closed)
-    return visible_gains(fill, sequences, model.likelihood, MEASURED, EVALUATION_SEED)
+    closed = options.closed is not False
+    return visible_gains(fill, sequences, model.likelihood, MEASURED, EVALUATION_SEED, closed)
 
 
 def generalisation(
