@@ -19,6 +19,7 @@ from topocaps.papers.reproduce import reproduce as run_tables
 from topocaps.papers.results import Results
 from topocaps.papers.rolling_tables import GROUPS, ROLLING_TABLES
 from topocaps.papers.tables import TABLES
+from topocaps.study.data import Letters
 from topocaps.study.evaluation.bounds import bound_of
 from topocaps.study.evaluation.visible import visible_gains
 from topocaps.study.quantity import Quantity
@@ -132,17 +133,19 @@ def test_the_stored_page_is_written_from_the_stored_results(tmp_path):
 
 def test_groups_are_tables():
     assert named(["letters"]) == [["letters-models"], ["letters-settings"]]
-    assert set().union(*GROUPS.values()) | {"rolling-small"} == set(ROLLING_TABLES)
+    alone = {"rolling-small", "rolling-digits-small", "letters-few"}
+    assert set().union(*GROUPS.values()) | alone == set(ROLLING_TABLES)
 
 
 @pytest.mark.parametrize("name", ROLLING_TABLES)
 def test_recipes_of_a_table_have_the_same_steps_and_kind_of_data(name):
     table = TABLES[name]
     assert len({recipe.training.pace for recipe in table.recipes}) == 1
-    assert len({type(recipe.data) for recipe in table.recipes}) == 1
+    assert len({type(recipe.data) for recipe in table.recipes}) == 1 < len(table.recipes)
     assert set(table.predicted) <= {recipe.name for recipe in table.recipes}
     steps = table.recipes[0].training
-    wanted = 10_000 if "letters" in name or "small" in name else 40_000
+    small = "letters" in name or "small" in name
+    wanted = 10_000 if small else 40_000
     assert steps.epochs * steps.epoch_size // steps.batch == wanted
 
 
@@ -198,6 +201,20 @@ def test_every_number_of_a_table_is_measured_under_its_key():
     assert lines["x"].interval == ("visible", "3", "intervals", "x")
     assert lines["x, all frames"].interval == ("visible", "3", "all_frames", "intervals", "x")
     assert lines[""].interval == ("visible", "3", "interval")
+
+
+def test_few_glyphs_are_part_of_more_in_all_sizes():
+    few, more, all_glyphs = (Letters(share=share).load().train for share in (0.1, 0.3, 1.0))
+    glyphs = []
+    for train in (few, more, all_glyphs):
+        which = train.factors[train.order[:, 0], :2]
+        counts = which.unique(dim=0, return_counts=True)[1]
+        assert len(counts.unique()) == 1 and len(train.moving) == len(train)
+        glyphs.append({tuple(row) for row in which.tolist()})
+    assert glyphs[0] < glyphs[1] < glyphs[2]
+    assert [len(one) for one in glyphs] == [59, 176, 588]
+    with pytest.raises(tc.BadInput, match="share must be a number above 0 and at most 1, not 0"):
+        Letters(share=0)
 
 
 def test_recipes_of_the_demo_stay_short():

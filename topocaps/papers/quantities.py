@@ -61,11 +61,18 @@ MISSING = tuple(
     for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
     for way in ("filled", "held", "mean")
 )
-PROBES = tuple(
-    Quantity(("probes", read, str(labels)), f"{labels:,} labels", 3, group=read)
-    for read in ("t", "pooled")
-    for labels in (10, 100, 1000, 10_000)
-)
+
+
+def _probes(*reads: str) -> tuple[Quantity, ...]:
+    return tuple(
+        Quantity(("probes", read, str(labels)), f"{labels:,} labels", 3, group=read)
+        for read in reads
+        for labels in (10, 100, 1000, 10_000)
+    )
+
+
+PROBES = _probes("t", "pooled")
+PROBES_OF_CODES = _probes("t", "power", "t of one frame", "power of one frame", "pixels")
 
 BOUNDS = tuple(
     Quantity(

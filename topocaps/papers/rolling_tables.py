@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topocaps.papers.quantities import predictions
+from topocaps.papers.quantities import PROBES_OF_CODES, predictions
 from topocaps.papers.recipes import rolling
 from topocaps.papers.table import Table
 from topocaps.study.recipe import BaseRecipe
@@ -39,6 +39,24 @@ def _predictions(
     )
 
 
+def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int) -> Table:
+    return Table(
+        title,
+        recipes,
+        PROBES_OF_CODES,
+        picture="predicted",
+        note="Test accuracy of a linear probe on moving digits in any pose and hue. The header "
+        "states the number of labelled training sequences. *t*: the code; a rolling VAE infers it "
+        "from all frames, a topographic model from the frames of a window, a VAE from one frame. "
+        "*of one frame*: the code of a rolling VAE that sees one frame. *power*: the power of each "
+        "frequency along the sites of every capsule, which no roll changes. *pixels*: one frame.",
+        seeds=seeds,
+        one_by_one=True,
+    )
+
+
+_OF_FEW = ("letters/rolling", "letters/tvae-long", "letters/vae-long")
+_PROBED = ("mnist", "mnist-unknown", "tvae-convolutions", "vae-convolutions")
 _DIGITS = ("rotation", "scale", "hue")
 _OF_SPRITES = ("x", "y", "orientation", "scale")
 _ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
@@ -124,12 +142,32 @@ ROLLING_TABLES = {
         _ONE_CHANGED,
         seeds=1,
     ),
+    "letters-few": _predictions(
+        "Rolling VAE: letters, from fewer glyphs",
+        (
+            *(r for r in rolling.LETTERS_MODELS if r.name in _OF_FEW),
+            *rolling.LETTERS_FEW,
+        ),
+        "A glyph is a letter in a face; models train on 10 %, 30 % or all of the 588, for as many "
+        "steps.",
+        seeds=1,
+    ),
+    "rolling-digits": _probed(
+        "Rolling VAE: linear probes of the digit",
+        tuple(r for r in rolling.MNIST_MODELS if r.name.endswith(_PROBED)),
+        seeds=3,
+    ),
+    "rolling-digits-small": _probed(
+        "Rolling VAE: linear probes of the digit, for two cores",
+        rolling.DIGITS_SMALL_MODELS,
+        seeds=1,
+    ),
 }  # fmt: skip
 
 #: Names of groups of tables.
 GROUPS = {
     "rolling": tuple(
-        name for name in ROLLING_TABLES if name.startswith("rolling") and name != "rolling-small"
+        name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
     ),
     "letters": ("letters-models", "letters-settings"),
 }

@@ -15,7 +15,7 @@ from topocaps.latents.topography import Topography
 from topocaps.models import VAE
 from topocaps.models.visible import Past, RandomFrames, Stretch
 from topocaps.papers.recipes import letters
-from topocaps.study.data import Mnist, Sprites
+from topocaps.study.data import SOME, Letters, Mnist, Sprites
 from topocaps.study.recipe import Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.training import Adam, KLWeight, Precision, Training
@@ -191,14 +191,15 @@ SMALL = replace(
     about="one code a sequence, direction given",
     data=Sprites(resolution=32),
 )
-SMALL_MODELS = (
-    SMALL,
-    _unknown(SMALL),
-    *(
-        replace(one, training=replace(one.training, optimiser=letters.TVAE.training.optimiser))
-        for one in _baselines(SMALL, 13, 1)
-    ),
-)
+
+
+def _as_small(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
+    """The recipes with the optimiser of the paper's models of letters."""
+    optimiser = letters.TVAE.training.optimiser
+    return tuple(replace(r, training=replace(r.training, optimiser=optimiser)) for r in recipes)
+
+
+SMALL_MODELS = (SMALL, _unknown(SMALL), *_as_small(_baselines(SMALL, 13, 1)))
 
 _LETTERS = letters.ROLLING
 
@@ -232,7 +233,28 @@ LETTERS_SETTINGS = (
     _kl(_LETTERS, "kl-0.1", "KL weight 0.1 at every step: no bound", KLWeight(0.1, end=0.1)),
 )
 
+#: Letters from a share of the glyphs; all of them train for as many steps.
+LETTERS_FEW = tuple(
+    replace(
+        recipe,
+        name=f"{recipe.name}-{percent}-percent",
+        about=f"{recipe.about}; {percent} % of the glyphs",
+        data=Letters(share=percent / 100),
+    )
+    for recipe in (_LETTERS, LETTERS_MODELS[2], LETTERS_MODELS[-1])
+    for percent in (10, 30)
+)
+
+#: Digits for two cores.
+DIGITS_SMALL = replace(
+    SMALL,
+    name="rolling/mnist-small",
+    data=Mnist(evaluated=SOME),
+    topography=Topography(capsules=12, shape=(18,)),
+)
+DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, 13, 3)))
+
 ROLLING = (
     *MNIST_MODELS, *MNIST_SETTINGS, *SPRITES_MODELS, *SPRITES_SETTINGS, *SPEEDS, *COMBINED,
-    *SMALL_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS,
+    *SMALL_MODELS, *DIGITS_SMALL_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS, *LETTERS_FEW,
 )  # fmt: skip

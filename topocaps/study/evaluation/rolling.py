@@ -13,7 +13,7 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.metrics.visible_frames import stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import Splits, comes_round
+from topocaps.study.data import Mnist, Splits, comes_round
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
@@ -23,10 +23,12 @@ from topocaps.study.evaluation.base import (
     mean_terms,
 )
 from topocaps.study.evaluation.bounds import bound_of, bounds_by_samples
+from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
+from topocaps.study.rolling_figures import first_frames
 
 SAMPLES = 10  # of the bound
 EXAMPLES = 8  # sequences in figures
@@ -104,9 +106,23 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         return drawn
 
     def extra_metrics(self, run: Finished[RollingVAE], data: Path | None) -> list[ExtraMetric]:
-        """Bounds by the number of samples."""
-        device = next(run.model.parameters()).device
-        return [bounds_by_samples(run.model.log_px, run.recipe, device, data)]
+        """Bounds by the number of samples; of digits, what probes read of the code."""
+        model, trained_on = run.model, run.recipe.data
+        device = next(model.parameters()).device
+        bounds = bounds_by_samples(model.log_px, run.recipe, device, data)
+        if not isinstance(trained_on, Mnist) or trained_on.motion != "single":
+            return [bounds]
+
+        def read(x: Tensor) -> dict[str, Tensor]:
+            first = first_frames(x, 1).to(x.device)
+            alone = of_codes(model.posterior(x, first).mean)
+            of_one = {f"{name} of one frame": values for name, values in alone.items()}
+            return {**of_codes(model.posterior(x).mean), **of_one}
+
+        def probes() -> dict[str, Any]:
+            return {"probes": probe_digits(read, device, data, trained_on.centre)}
+
+        return [bounds, ExtraMetric(("probes",), probes)]
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         samples = columns[0]["samples"]

@@ -13,17 +13,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from topocaps.data.mnist_files import SIDE, digits
+from topocaps.data.mnist_files import SIDE
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics import (
-    accuracy_by_labels,
     evaluate,
     neighbour_agreement,
-    pooled,
     strongest_images,
 )
 from topocaps.metrics.rolled_traversal import Traversal, traversal
@@ -35,6 +33,7 @@ from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillM
 from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
 from topocaps.study.evaluation.bounds import bounds_by_samples
 from topocaps.study.evaluation.digits import PROBED, probed
+from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -166,13 +165,13 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         return drawn
 
     def extra_metrics(self, run: Finished[SequenceModel], data: Path | None) -> list[ExtraMetric]:
-        """Generalisation to combined motions for a model of single ones; what probes read."""
+        """Bounds by the number of samples; of digits, what probes read, and combined motions."""
         model, trained_on = run.model, run.recipe.data
         device = next(model.parameters()).device
         if isinstance(trained_on, StillMnist | MovedMnist) and not is_map(model):
             canvas = trained_on.canvas if isinstance(trained_on, MovedMnist) else SIDE
-            read = functools.partial(read_posterior, model)
-            return [ExtraMetric(PROBED, lambda: probed(read, canvas, device, data))]
+            of_images = functools.partial(read_posterior, model)
+            return [ExtraMetric(PROBED, lambda: probed(of_images, canvas, device, data))]
         bounds = bounds_by_samples(
             lambda x, samples: log_px(model, x, samples), run.recipe, device, data
         )
@@ -188,11 +187,15 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             )
             return {"generalisation": found, "untrained": {"generalisation": control}}
 
+        def read(x: Tensor) -> dict[str, Tensor]:
+            return of_codes(model.encode(x)[:, 0])
+
         return [
             bounds,
             ExtraMetric(("generalisation",), generalised),
             ExtraMetric(
-                ("probes",), lambda: {"probes": probe_digits(model, data, trained_on.centre)}
+                ("probes",),
+                lambda: {"probes": probe_digits(read, device, data, trained_on.centre)},
             ),
         ]
 
@@ -261,32 +264,6 @@ def traversal_options(recipe: BaseRecipe) -> TraversalOptions:
     """Return the options of the traversals of a recipe."""
     assert isinstance(recipe, Recipe)
     return recipe.traversal_options
-
-
-LABELLED = 10_000  # sequences that probes learn from, and as many to test on
-
-
-@torch.no_grad()
-def probe_digits(
-    model: SequenceModel, folder: Path | None, centre: float | None = None
-) -> dict[str, Any]:
-    """{what is read: {labels: accuracy}}: digits from the t of one moving, turned, coloured frame,
-    and from what of it no roll changes."""
-    where = next(model.parameters()).device
-    sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
-    for part in digits(folder):
-        moving = TransformedImages(part.images, centre=centre)
-        fixed = moving.balanced(-(-LABELLED // len(moving.motion.together)), EVALUATION_SEED)
-        read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
-        t = torch.cat(read)
-        classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
-        sets["t"].append((t.flatten(1), classes))
-        sets["pooled"].append((pooled(t).flatten(1), classes))
-    with torch.enable_grad():
-        return {
-            name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
-            for name, (train, test) in sets.items()
-        }
 
 
 def is_map(model: SequenceModel) -> bool:
