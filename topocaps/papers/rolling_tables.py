@@ -65,6 +65,11 @@ _SAME = (
     "by a roll of t (TVAE, Bubble, VAE) take it from the nearest visible frame."
 )
 
+_SCALE = (
+    "Scale comes round every 5 frames, so 5 visible frames leave none of its frames unseen, and "
+    "the first line of a model has the mean over the other factors; with 3 visible, over all."
+)
+
 ROLLING_TABLES = {
     "rolling-mnist": _predictions(
         "Rolling VAE: MNIST sequences",
@@ -85,7 +90,7 @@ ROLLING_TABLES = {
     "rolling-sprites": _predictions(
         "Rolling VAE: sprites of 64 x 64 pixels",
         rolling.SPRITES_MODELS,
-        f"{_SAME} Scale comes round every 5 frames, so 5 visible frames leave none unseen.",
+        f"{_SAME} {_SCALE}",
         _OF_SPRITES,
         ("scale",),
         predicted=(
@@ -97,7 +102,7 @@ ROLLING_TABLES = {
     "rolling-sprites-settings": _predictions(
         "Rolling VAE: sprites, one setting changed",
         (rolling.SPRITES, *rolling.SPRITES_SETTINGS),
-        _ONE_CHANGED,
+        f"{_ONE_CHANGED} {_SCALE}",
         _OF_SPRITES,
         ("scale",),
         seeds=1,
@@ -123,7 +128,7 @@ ROLLING_TABLES = {
     "rolling-small": _predictions(
         "Rolling VAE: sprites of 32 x 32 pixels, for two cores",
         rolling.SMALL_MODELS,
-        _SAME,
+        f"{_SAME} {_SCALE}",
         _OF_SPRITES,
         ("scale",),
         predicted=(

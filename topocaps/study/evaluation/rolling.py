@@ -13,7 +13,7 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.metrics.visible_frames import stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import Mnist, Splits, comes_round
+from topocaps.study.data import SOME, Mnist, Splits, comes_round
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
@@ -65,8 +65,8 @@ class RollingEvaluation(Evaluation[RollingVAE]):
     ) -> dict[str, Any]:
         closed = comes_round(recipe.data)
 
-        def on(sequences: SequenceSet, which: RollingVAE) -> dict[str, Any]:
-            fixed = sequences.balanced(splits.each, EVALUATION_SEED).to(device)
+        def on(sequences: SequenceSet, each: int | None, which: RollingVAE) -> dict[str, Any]:
+            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
             which = which.to(device).eval()
             terms = mean_terms(which, fixed)
             bound = bound_of(which.log_px, fixed, SAMPLES)
@@ -83,9 +83,9 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             }
 
         return {
-            **on(splits.held_out, model),
-            "untrained": on(splits.held_out, untrained),
-            "train": on(splits.train, model),
+            **on(splits.held_out, splits.each, model),
+            "untrained": on(splits.held_out, splits.each, untrained),
+            "train": on(splits.train, SOME, model),
         }
 
     def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
