@@ -229,9 +229,12 @@ LETTERS_MODELS = (
 )
 LETTERS_SETTINGS = (
     *_settings(_LETTERS, frames=15),
-    _kl(_LETTERS, "kl-1", "KL weight 1 at every step", KLWeight()),
+    _kl(
+        _LETTERS, "kl-warm-up", "KL weight from 0.1 to 1 over all steps",
+        KLWeight(start=0.1, until=1.0),
+    ),
     _kl(_LETTERS, "kl-0.1", "KL weight 0.1 at every step: no bound", KLWeight(0.1, end=0.1)),
-)
+)  # fmt: skip
 
 #: Letters from a share of the glyphs; all of them train for as many steps.
 LETTERS_FEW = tuple(
