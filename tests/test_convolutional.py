@@ -6,6 +6,7 @@ from torch.distributions import Bernoulli, Normal
 
 import topocaps as tc
 from topocaps.models import convolutional
+from topocaps.models.base import build
 from topocaps.models.convolutional import ConvDecoder, ConvEncoder
 from topocaps.training.watching import Silent
 
@@ -130,3 +131,21 @@ def test_what_cannot_be_is_refused(frame, settings, words):
     settings = {"topography": TOPOGRAPHY} | settings
     with pytest.raises(tc.BadInput, match=words):
         convolutional.convolutional(frame, **settings)
+
+
+@every_kind
+def test_layers_of_a_rolling_vae_are_built_again_from_a_config(kind):
+    settings = dict(channels=SMALL, hidden=12, activation="silu")
+    model = convolutional.convolutional((1, 28, 28), TOPOGRAPHY, kind, **settings)
+    names = {type(layer).__name__ for layer in model.modules()}
+    assert "SiLU" in names and not {"GroupNorm", "ReLU"} & names
+    again = build(model.config)
+    assert again.config == model.config
+    again.load_state_dict(model.state_dict())
+    x = torch.rand(2, 4, 1, 28, 28)
+    assert torch.equal(again.encode(x), model.encode(x))
+
+
+def test_an_activation_that_is_not_known_is_refused():
+    with pytest.raises(tc.BadInput, match="activation must be relu or silu, not 'tanh'"):
+        convolutional.convolutional((1, 28, 28), TOPOGRAPHY, activation="tanh")

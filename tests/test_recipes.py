@@ -33,7 +33,7 @@ def test_every_recipe_is_the_same_after_json(recipe):
     [
         Sprites(resolution=32, speed=2, moving=("x", "y")),
         GrowingSprites(resolution=16),
-        Mnist(evaluated=20, motion="combined", centre=14),
+        Mnist(evaluated=20, motion="combined", centre=14, speeds=(-1, 2)),
         StillMnist(),
         MovedMnist(degrees=30.0, canvas=40, shift=None, scale=(0.8, 1.2)),
         OwnSequences("clips", frames=12, size=(32, 40), grey=True, skip_bad=True, shift=2),
@@ -66,6 +66,9 @@ def test_a_recipe_of_an_unknown_family_is_refused():
         ("sprites/vae", "sparsity=1", "a VAE has no sparsity"),
         ("sprites/vae", "epsilon=1", "a VAE has no epsilon"),
         ("sprites/tvae", "convolutional=true", "hidden is of multilayer perceptrons"),
+        ("sprites/tvae", "channels=(8,8)", "channels are of convolutional networks"),
+        ("rolling/mnist-vae-convolutions", "hidden=8,8", "at most one hidden layer"),
+        ("rolling/mnist", "data.speeds=(0.5,)", "speeds must be whole numbers"),
         ("sprites/tvae", "sizes=(2,3)", "no setting 'sizes'"),
         ("capsules/mnist", "window=3", "no setting 'window'"),
     ],

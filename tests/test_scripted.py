@@ -103,3 +103,26 @@ def test_a_set_with_another_centre_or_motion_shows_it():
     assert about_pixel.digest() == SETS["about a pixel"][0].digest()
     combined = replace(about_middle, motion=MOTIONS["combined"])
     assert combined.digest() == SETS["combined motions"][0].digest()
+
+
+def test_every_moving_factor_has_one_of_several_speeds():
+    motion = replace(MOTIONS["combined"], speeds=(-2, 0, 1))
+    sequences = TransformedImages(IMAGES, motion)
+    assert sequences.numbers == 6  # image, group, and two for each factor
+    for script in (sequences.choose(drawn(3000, 6)), sequences.balanced(None, 0).fixed()):
+        steps = script[..., 1:].diff(dim=1) % sequences.levels
+        assert (steps == steps[:, :1]).all()  # a sequence does not change its speed
+        assert set(steps.unique().tolist()) == {0, 1, sequences.levels - 2}
+    pairs = sequences.choose(drawn(3000, 6))[..., 1:].diff(dim=1)[:, 0] % sequences.levels
+    counts = pairs.unique(dim=0, return_counts=True)[1]
+    assert len(counts) == 9 and counts.min() > 3000 / 9 * 0.8  # factors are independent
+
+
+def test_a_set_of_one_speed_draws_as_before_and_moves_at_it():
+    slow, quick = (
+        TransformedImages(IMAGES, replace(MOTIONS["single"], speeds=(speed,))) for speed in (1, 2)
+    )
+    assert slow.digest() == TransformedImages(IMAGES).digest() != quick.digest()
+    uniform = drawn(50, slow.numbers)
+    one, two = slow.choose(uniform), quick.choose(uniform)
+    assert torch.equal(one[:, 0], two[:, 0]) and torch.equal(one[:, ::2], two[:, :9])

@@ -14,7 +14,7 @@ from topocaps.errors import BadInput
 
 
 class ScriptedSet(SequenceSet):
-    """Images in random poses; moving factors pass through all levels and start again.
+    """Images in random poses; moving factors pass through the levels and start again.
 
     A pose is ``pose_size`` integers below ``levels``. A script is (…, time, 1 + pose_size): the
     index of the image, and the pose of every frame. Subclasses are dataclasses with a field
@@ -34,14 +34,23 @@ class ScriptedSet(SequenceSet):
         return ()
 
     @property
+    def speeds(self) -> tuple[int, ...]:
+        """Levels by which a factor may move in a frame. A draw chooses one for each factor."""
+        return (1,)
+
+    @property
     def pose_size(self) -> int:
         """The number of integers of a pose: by default one per factor."""
         return len(self.names)
 
     @property
     def numbers(self) -> int:
-        """One for the image, one for the group if there are groups, and one per factor."""
-        return 1 + bool(self.groups) + self.pose_size
+        """One for the image, one for the group if there are groups, and one per factor.
+
+        There is another one per factor if there are several speeds.
+        """
+        each = 1 + (len(self.speeds) > 1)
+        return 1 + bool(self.groups) + each * self.pose_size
 
     @property
     def fewest(self) -> int:
@@ -56,8 +65,9 @@ class ScriptedSet(SequenceSet):
             return self.scripts[(uniform[..., 0] * len(self.scripts)).long()]
         image = (uniform[..., 0] * len(self.images)).long()
         group = (uniform[..., 1] * len(self.groups)).long()
-        pose = uniform[..., self.numbers - self.pose_size :]
-        return self._script(image, group, (pose * self.levels).long())
+        poses = uniform[..., 1 + bool(self.groups) : self.numbers]
+        pose = (poses[..., : self.pose_size] * self.levels).long()
+        return self._script(image, group, pose, self._speed(poses[..., self.pose_size :]))
 
     def fixed(self) -> Tensor:
         return self._one_each(len(self.images), seed=0) if self.scripts is None else self.scripts
@@ -78,14 +88,24 @@ class ScriptedSet(SequenceSet):
         image = torch.randperm(len(self.images), generator=generator)[:count]
         group = (torch.arange(count) % max(1, len(self.groups))).sort().values
         pose = torch.randint(self.levels, (count, self.pose_size), generator=generator)
-        return self._script(image, group, pose)
+        uniform = torch.rand(count, self.pose_size, generator=generator)
+        return self._script(image, group, pose, self._speed(uniform))
 
-    def _script(self, image: Tensor, group: Tensor, pose: Tensor) -> Tensor:
+    def _speed(self, uniform: Tensor) -> Tensor | int:
+        """Return speeds of factors, chosen by uniform numbers unless there is only one."""
+        if len(self.speeds) == 1:
+            return self.speeds[0]
+        which = (uniform * len(self.speeds)).long()
+        each = [speed * (which == n) for n, speed in enumerate(self.speeds)]
+        return torch.stack(each).sum(0)
+
+    def _script(self, image: Tensor, group: Tensor, pose: Tensor, speed: Tensor | int) -> Tensor:
         """Return the script (…, time, 1 + pose_size) that starts at a pose."""
         time = torch.arange(self.frames, device=image.device)[:, None]
         moves = [
             sum((group == n for n, some in enumerate(self.groups) if column in some), 0 * group)
             for column in range(self.pose_size)
         ]
-        pose = (pose[..., None, :] + time * torch.stack(moves, -1)[..., None, :]) % self.levels
+        steps = torch.stack(moves, -1) * speed
+        pose = (pose[..., None, :] + time * steps[..., None, :]) % self.levels
         return torch.cat([image[..., None, None].expand(*pose.shape[:-1], 1), pose], -1)

@@ -36,6 +36,7 @@ class Motion:
     #: from height, width and centre, the places that pixels come from, for all levels but hue's
     views: Callable[[int, int, float | None], Tensor]
     has_centre: bool = True  #: whether the fixed point of the motion can be chosen
+    speeds: tuple[int, ...] = (1,)  #: levels a frame; a draw chooses one for each factor
 
 
 def _circle() -> Tensor:
@@ -131,6 +132,10 @@ class TransformedImages(ScriptedSet):
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         return self.motion.together
+
+    @property
+    def speeds(self) -> tuple[int, ...]:
+        return self.motion.speeds
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)

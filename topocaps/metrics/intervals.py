@@ -89,7 +89,11 @@ def at_the_ends(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         numbers = {k: None for k, v in metrics.items() if isinstance(v, int | float | None)}
         by_factor = metrics.get("traversal", {}).get("interval", {})
         visible = {
-            count: {**one, "gain": one["interval"] and one["interval"][end], "by_factor": {}}
+            count: {
+                **one,
+                "gain": one["interval"] and one["interval"][end],
+                "by_factor": ends_of(one.get("intervals", {})),
+            }
             for count, one in metrics.get("visible", {}).items()
         }
         return {

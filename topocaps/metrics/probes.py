@@ -154,6 +154,20 @@ def pooled(t: Any) -> Tensor:
     return torch.cat([sites.mean(-1), sites.std(-1, correction=0), sites.amax(-1)], -1)
 
 
+def power(t: Any) -> Tensor:
+    """What no roll changes: of every capsule, the power of each frequency along its sites.
+
+    t: (…, time, capsules, *shape) to (…, time, features), log(1 + power).
+
+    >>> t = torch.randn(2, 3, 4, 5)
+    >>> power(t).shape, torch.allclose(power(t), power(t.roll(2, -1)), atol=1e-5)
+    (torch.Size([2, 3, 12]), True)
+    """
+    t = as_latents(t)
+    spectrum = torch.fft.rfftn(t.float(), dim=tuple(range(SITE_AXIS, t.ndim)))
+    return spectrum.abs().square().log1p().flatten(2)
+
+
 def specialisation(t: Any, factors: Tensor) -> float:
     """How much each capsule moves for one factor alone: 0 for all alike, 1 for one only.
 

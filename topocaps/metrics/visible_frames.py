@@ -59,6 +59,40 @@ def is_new(x: Tensor, visible: Tensor) -> Tensor:
     return ~visible & ~(same & visible[:, None]).any(2)
 
 
+def distances(visible: Tensor, closed: bool = True) -> Tensor:
+    """Return the number of frames from each frame to the nearest visible one: (batch, time).
+
+    Args:
+        visible: booleans (batch, time).
+        closed: whether the last frame is followed by the first.
+
+    >>> distances(torch.tensor([[False, False, False, True, False, False]]), closed=False)
+    tensor([[3, 2, 1, 0, 1, 2]])
+    """
+    frame = torch.arange(visible.shape[1], device=visible.device)
+    apart = (frame[:, None] - frame).abs()
+    if closed:
+        apart = torch.minimum(apart, visible.shape[1] - apart)
+    return apart.where(visible[:, None], visible.shape[1]).amin(2)
+
+
+def gain_by_distance(
+    found: Traversal, visible: Tensor, closed: bool = True
+) -> dict[int, float | None]:
+    """Return the gain of all counted frames at each distance from the nearest visible frame.
+
+    It is None if there is nothing to gain.
+    """
+    distance = distances(visible, closed)
+    gains: dict[int, float | None] = {}
+    for n in distance[found.unseen].unique().tolist():
+        here = found.unseen & (distance == n)
+        possible = (found.orbit_mean - found.perfect)[here].double().sum().item()
+        gained = (found.orbit_mean - found.rolled)[here].double().sum().item()
+        gains[n] = gained / possible if possible > 0 else None
+    return gains
+
+
 @torch.no_grad()
 def gains_by_visible(
     fill: Fill,

@@ -14,10 +14,11 @@ from topocaps.latents.student_t import TopographicStudentT
 from topocaps.latents.topography import Topography
 from topocaps.models.base import FAMILIES
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear
+from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
 from topocaps.models.topographic import VAE, TopographicVAE
 
 SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
+RELU, SILU = "relu", "silu"  # activations: ReLU after a normalisation, or SiLU alone
 
 
 class ConvEncoder(GaussianEncoder):
@@ -28,9 +29,12 @@ class ConvEncoder(GaussianEncoder):
         frame_shape: tuple[int, ...],
         latent_shape: tuple[int, ...],
         channels: tuple[int, ...] | None = None,
+        hidden: int | None = None,
+        activation: str = RELU,
     ) -> None:
         shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
-        layers = encoding_layers(shape, channels, None, 2 * math.prod(latent_shape), _normalised)
+        outputs = 2 * math.prod(latent_shape)
+        layers = encoding_layers(shape, channels, hidden, outputs, _BETWEEN[activation])
         super().__init__(layers, len(shape), latent_shape)
 
 
@@ -44,9 +48,12 @@ class ConvDecoder(FrameDecoder):
         channels: tuple[int, ...] | None = None,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         centre: float = 0.0,
+        hidden: int | None = None,
+        activation: str = RELU,
     ) -> None:
         shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
-        layers = decoding_layers(shape, channels, None, math.prod(latent_shape), _normalised)
+        latents = math.prod(latent_shape)
+        layers = decoding_layers(shape, channels, hidden, latents, _BETWEEN[activation])
         super().__init__(layers, shape, len(latent_shape), Likelihood.of(likelihood), centre)
 
 
@@ -84,7 +91,7 @@ def encoding_layers(
     width = math.prod(sizes[-1])
     if hidden is not None:
         layers += [Linear(width, hidden), nn.SiLU()]
-    return EachFrame(*layers, Linear(hidden or width, outputs))
+    return _initialised(EachFrame(*layers, Linear(hidden or width, outputs)), between)
 
 
 def decoding_layers(
@@ -104,7 +111,14 @@ def decoding_layers(
         odd = height % 2, width % 2  # pixels that halving has left out
         doubled = nn.ConvTranspose2d(before, after, 4, 2, 1, output_padding=odd)
         layers += [*between(before), doubled]
-    return EachFrame(*layers, nn.Flatten())
+    return _initialised(EachFrame(*layers, nn.Flatten()), between)
+
+
+def _initialised(network: EachFrame, between: Between) -> EachFrame:
+    """Keep the size of values where no normalisation does so."""
+    if between is silu:
+        keep_size(network)
+    return network
 
 
 def halving_channels(
@@ -127,19 +141,28 @@ def convolutional(
     mu: float = -30.0,
     centred: bool = False,
     epsilon: float = 0.0,
+    hidden: int | None = None,
+    activation: str = RELU,
 ) -> TopographicVAE | VAE:
     """A model of frames (colours, height, width) with convolutional networks.
 
     ``channels`` are an encoder's, one number for each halving of the frame; a decoder has them
     reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
     ``mu``, ``centred`` and ``epsilon`` are as in ``TopographicVAE.mlp``; a VAE has none of them.
-    Layers are initialised as PyTorch does it.
+    ``hidden`` is the width of a linear layer between convolutions and latents. ``activation`` is
+    "relu", which follows a normalisation, or "silu", without one, as in ``RollingVAE``. Layers are
+    initialised as PyTorch does it.
 
     >>> model = convolutional((3, 16, 16), Topography(capsules=2, shape=(5,), window=3))
     >>> model.sample(2, frames=5).shape
     torch.Size([2, 5, 3, 16, 16])
     """
+    if activation not in _BETWEEN:
+        raise BadInput(f"activation must be {' or '.join(_BETWEEN)}, not {activation!r}")
     shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
+    layers: dict[str, Any] = {} if activation == RELU else {"activation": activation}
+    if hidden is not None:
+        layers["hidden"] = hidden
     latent = (topography.capsules, *topography.shape)
     config: dict[str, Any] = {
         "kind": kind.__name__,
@@ -148,13 +171,15 @@ def convolutional(
         "topography": topography.settings(),
         "channels": list(channels),
         "likelihood": Likelihood.of(likelihood).value,
+        **layers,
     }
-    z_given_x = ConvEncoder(shape, latent, channels)
+    z_given_x = ConvEncoder(shape, latent, channels, **layers)
     model: TopographicVAE | VAE
     if issubclass(kind, TopographicVAE):
         centre = _centre(topography, mu) if centred else 0.0
-        u_given_x = ConvEncoder(shape, (topography.capsules, *topography.u_shape), channels)
-        x_given_t = ConvDecoder(shape, latent, channels, likelihood, centre)
+        u_shape = (topography.capsules, *topography.u_shape)
+        u_given_x = ConvEncoder(shape, u_shape, channels, **layers)
+        x_given_t = ConvDecoder(shape, latent, channels, likelihood, centre, **layers)
         model = kind(z_given_x, u_given_x, x_given_t, topography, mu, epsilon=epsilon)
         config |= {"mu": float(mu), "centred": centred}
         if epsilon:
@@ -164,7 +189,8 @@ def convolutional(
             raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
         if epsilon:
             raise BadInput("a VAE has no energies to add epsilon to")
-        model = kind(z_given_x, ConvDecoder(shape, latent, channels, likelihood), topography)
+        x_given_t = ConvDecoder(shape, latent, channels, likelihood, **layers)
+        model = kind(z_given_x, x_given_t, topography)
     model.config = config
     return model
 
@@ -217,3 +243,10 @@ def _sizes(
 def _normalised(channels: int) -> list[nn.Module]:
     """All channels of a frame are normalised together, and those of no two frames."""
     return [nn.GroupNorm(1, channels), nn.ReLU()]
+
+
+def silu(channels: int) -> list[nn.Module]:
+    return [nn.SiLU()]
+
+
+_BETWEEN: dict[str, Between] = {RELU: _normalised, SILU: silu}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from topocaps.latents.motion import CapsuleMotion
-from topocaps.models.convolutional import decoding_layers, encoding_layers
+from topocaps.models.convolutional import decoding_layers, encoding_layers, silu
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
 
@@ -74,18 +74,12 @@ def convolutions(
         likelihood: what the decoder's outputs mean.
     """
     latents = math.prod(latent_shape)
-    encoder = encoding_layers(frame_shape, channels, hidden, 2 * latents, _silu)
-    decoder = decoding_layers(frame_shape, channels, hidden, latents, _silu)
-    for network in (encoder, decoder):
-        keep_size(network)
+    encoder = encoding_layers(frame_shape, channels, hidden, 2 * latents, silu)
+    decoder = decoding_layers(frame_shape, channels, hidden, latents, silu)
     return (
         ExpertEncoder(encoder, len(frame_shape), latent_shape),
         FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
     )
-
-
-def _silu(channels: int) -> list[nn.Module]:
-    return [nn.SiLU()]
 
 
 def _silu_mlp(widths: Sequence[int]) -> nn.Sequential:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from topocaps.papers.judging import Distance
 from topocaps.papers.results import Results
-from topocaps.papers.tables import TABLES, Table
+from topocaps.papers.table import Table
+from topocaps.papers.tables import TABLES
 
 _SELECTION_HEAD = """## Which settings the submission's tables come nearest with
 

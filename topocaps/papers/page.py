@@ -15,8 +15,10 @@ from topocaps.models import VAE
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
 from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
 from topocaps.papers.overview import overview, selection
+from topocaps.papers.predictions import PICTURES, draw_gains
 from topocaps.papers.results import Results, length_of
-from topocaps.papers.tables import TABLES, Table
+from topocaps.papers.table import Table
+from topocaps.papers.tables import TABLES
 from topocaps.study import figures, result_figures
 from topocaps.study.quantity import ABSENT, Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
@@ -129,6 +131,11 @@ def _pictures(results: Results, name: str, table: Table) -> list[str]:
             "Nats of the true frame under the rolled one, by lag. Gains are measured on the shaded "
             f"lags.\n\n![{name}]({lag})"
         )
+    own += [
+        f"{caption}\n\n![{name}]({name}-{kind}.png)"
+        for kind, caption in PICTURES.items()
+        if (results.folder / f"{name}-{kind}.png").exists()
+    ]
     files = [
         (recipe, f"{recipe.name}/{table.picture}.png")
         for recipe in table.recipes
@@ -147,6 +154,7 @@ def draw(results: Results) -> None:
     _draw_lags(results)
     _draw_capcorr(results)
     _draw_probes(results)
+    draw_gains(results)
 
 
 def _draw_lags(results: Results) -> None:
@@ -276,7 +284,10 @@ def _lines(
     written = {
         "ours": [_cell(number, found) for number in numbers],
         "paper": [_claim(number, claims) for number in numbers],
-        "untrained": [_cell(number, _untrained(found)) for number in numbers],
+        "untrained": [
+            _cell(number if number and number.control else None, _untrained(found))
+            for number in numbers
+        ],
     }
     return [
         [whose if not of else of if whose == "ours" else f"{of}, {whose}", *cells]
@@ -292,6 +303,8 @@ def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
         return number.write(max(values))
     if _in_two_groups(values, number.digits):
         return "; ".join(map(number.write, values))
+    if len(found) == 1 and (interval := number.interval_of(found[0])):
+        return number.write_between(values[0], *interval)
     spread = statistics.stdev(values) if len(values) > 1 else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
     return number.write(statistics.mean(values), spread) + some

@@ -6,6 +6,7 @@ stands beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from topocaps.papers.recipes.part_whole import ANGLES
@@ -60,11 +61,58 @@ MISSING = tuple(
     for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
     for way in ("filled", "held", "mean")
 )
-PROBES = tuple(
-    Quantity(("probes", read, str(labels)), f"{labels:,} labels", 3, group=read)
-    for read in ("t", "pooled")
-    for labels in (10, 100, 1000, 10_000)
+
+
+def _probes(*reads: str) -> tuple[Quantity, ...]:
+    return tuple(
+        Quantity(("probes", read, str(labels)), f"{labels:,} labels", 3, group=read)
+        for read in reads
+        for labels in (10, 100, 1000, 10_000)
+    )
+
+
+PROBES = _probes("t", "pooled")
+PROBES_OF_CODES = _probes("t", "power", "t of one frame", "power of one frame", "pixels")
+
+BOUNDS = tuple(
+    Quantity(
+        ("bounds", samples, "value"), f"log p(x) ≥, K = {samples}", 1,
+        interval=("bounds", samples, "interval"),
+    )
+    for samples in ("1", "10", "100")
+)  # fmt: skip
+COST = (
+    Quantity(("seconds_each",), "seconds of training", 0, control=False),
+    Quantity(("parameters",), "parameters", 0, control=False),
 )
+
+
+def predictions(factors: Sequence[str] = (), repeated: Sequence[str] = ()) -> tuple[Quantity, ...]:
+    """Gains by the number of visible frames, over all factors and by factor; bounds; costs.
+
+    Args:
+        factors: factors that have a line of their own.
+        repeated: factors that have a line on which hidden frames that equal a visible one count.
+    """
+    lines: dict[str, tuple[str, ...]] = {"": (), **{f: ("by_factor", f) for f in factors}}
+    lines |= {f"{f}, all frames": ("all_frames", "by_factor", f) for f in repeated}
+    return (
+        *(
+            Quantity(
+                ("visible", count, *(path or ("gain",))), f"{count} visible", 2, group=line,
+                interval=("visible", count, *_interval(path)), control=not path,
+            )
+            for line, path in lines.items()
+            for count in ("3", "5", "9", "13")
+        ),
+        *BOUNDS,
+        *COST,
+    )  # fmt: skip
+
+
+def _interval(path: tuple[str, ...]) -> tuple[str, ...]:
+    return (*path[:-2], "intervals", path[-1]) if path else ("interval",)
+
 
 #: What probes read of a model: labels, and keys of the results.
 LATENTS = (

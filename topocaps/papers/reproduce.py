@@ -11,20 +11,27 @@ from topocaps.io import make_folder, read_json
 from topocaps.models.networks import Norm
 from topocaps.papers.claims import CLAIMS
 from topocaps.papers.page import draw, write_page
+from topocaps.papers.predictions import draw_predicted
 from topocaps.papers.results import DEFERRED, Results
-from topocaps.papers.tables import TABLES, Table
+from topocaps.papers.rolling_tables import GROUPS
+from topocaps.papers.table import Table
+from topocaps.papers.tables import TABLES
 from topocaps.study import drawing
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, PartWholeRecipe, Recipe
+from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.study.runs import Job, Say, run_jobs
 from topocaps.training.run import choose_device
 from topocaps.training.store import RunFolder
 
 #: Seconds per step of a model in a table, measured on an H200: batches of at most ``SMALL``
-#: sequences, the same with normalised weights, larger batches, part-whole models.
-H200_SECONDS = {"small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3}
+#: sequences, the same with normalised weights, larger batches, part-whole models. Convolutions: of
+#: a rolling VAE of sprites, beside two other programs.
+H200_SECONDS = {
+    "small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3, "convolutions": 10e-3,
+}  # fmt: skip
 SMALL = 32  # largest number of sequences of a small batch
 
 
@@ -55,10 +62,15 @@ def reproduce(
     results = Results(out, short=epochs is not None)
     results.check()
     jobs: dict[Path, Job] = {}
+    programs: dict[str, list[Job]] = {}  # jobs that may train together
     for name in tables:
         found = missing(name, results, runs, epochs, seeds)
         stored = len(recipes_of(name)) * seeds_of(name, seeds) - len(found)
         say(f"{name}: {stored} results stored, {len(found)} to run")
+        for job in found:
+            if job.out not in jobs:
+                program = job.recipe.name if is_one_by_one(name) else ""
+                programs.setdefault(program, []).append(job)
         jobs |= {job.out: job for job in found}
     if epochs is not None:
         say(
@@ -68,7 +80,12 @@ def reproduce(
         )
     # a short run measures only what the given tables show, a full run what any table shows
     asked = None if epochs is None or "claims" in tables else _asked(tables)
-    for run in run_jobs(list(jobs.values()), data, device, say, reports=False):
+    finished = (
+        run
+        for program in programs.values()
+        for run in run_jobs(program, data, device, say, reports=False)
+    )
+    for run in finished:
         recipe, seed = run.recipe, run.metrics["seed"]
         shown = _shown_of(recipe) if asked is None else asked | results.names(recipe, seed)
         extra = _extra(run, shown, data, device, say)
@@ -87,6 +104,8 @@ def reproduce(
     if epochs is not None:
         for name in tables:
             say(_how_long(name, results, epochs))
+    for name in tables:
+        draw_predicted(name, out, runs, data)
     draw(results)
     return write_page(results)
 
@@ -123,10 +142,11 @@ def named(what: Sequence[str]) -> list[list[str]]:
 
     Tables that are named one by one are one list; each table of a group is a list of its own.
     """
-    groups = {"all": names(), "extensions": list(EXTENSIONS)}
+    own: dict[str, Sequence[str]] = {"extensions": EXTENSIONS, **GROUPS}
+    groups = {"all": names(), **own}
     for one in what:
         if one not in {*groups, *names()}:
-            known = f"{', '.join(names())}, extensions and all"
+            known = f"{', '.join((*names(), *own))} and all"
             raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
     together = [one for one in what if one not in groups]
     alone = [[name] for one in what for name in groups.get(one, [])]
@@ -151,6 +171,11 @@ def seeds_of(name: str, seeds: int | None = None) -> int:
 def quantities_of(name: str) -> tuple[Quantity, ...]:
     """Return the columns of a table; none for the claims, which each name their own quantities."""
     return () if name == "claims" else TABLES[name].quantities
+
+
+def is_one_by_one(name: str) -> bool:
+    """Return whether the models of a table train after each other."""
+    return name != "claims" and TABLES[name].one_by_one
 
 
 def _asked(tables: Sequence[str]) -> set[str]:
@@ -218,6 +243,8 @@ def _on_an_h200(recipe: BaseRecipe) -> float:
     training = recipe.training
     if isinstance(recipe, PartWholeRecipe):
         kind = "parts"
+    elif isinstance(recipe, Recipe | RollingRecipe) and recipe.channels is not None:
+        kind = "convolutions"
     elif training.batch > SMALL:
         kind = "large"
     else:

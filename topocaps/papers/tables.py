@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from topocaps.papers import quantities
 from topocaps.papers.recipes import dsprites, extensions, mnist, part_whole, sprites
 from topocaps.papers.recipes.columns import column
+from topocaps.papers.rolling_tables import ROLLING_TABLES
+from topocaps.papers.table import Table
 from topocaps.study.evaluation.topographic import ERROR, GAIN
-from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table or figure of a paper: its recipes and quantities."""
-
-    title: str
-    recipes: tuple[BaseRecipe, ...]
-    quantities: tuple[Quantity, ...]
-    picture: str = "traversals"  #: name of the figure that is shown of the first seed
-    claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: by recipe
-    note: str = ""  #: explanation under the title
-    seeds: int = 3  #: default number of seeds of each model
-
-    @property
-    def is_figure(self) -> bool:
-        """Whether the page shows its pictures in full."""
-        return "Figure" in self.title
-
 
 _CAPCORR = (*quantities.CAPCORR, ERROR, GAIN)
 _PROBE_NOTE = (
@@ -308,4 +286,5 @@ TABLES = {
         picture="turned",
         note=f"{_PROBE_NOTE} Features are whitened.",
     ),
+    **ROLLING_TABLES,
 }

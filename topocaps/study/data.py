@@ -112,6 +112,7 @@ class Mnist:
     motion: str = "single"  #: which factors move together
     #: index (row and column) of the pixel about which digits turn and scale; the middle where None
     centre: float | None = None
+    speeds: tuple[int, ...] = (1,)  #: levels a frame, of which each moving factor has one at random
 
     def __post_init__(self) -> None:
         if self.evaluated is not None:
@@ -120,6 +121,10 @@ class Mnist:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
         centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
         object.__setattr__(self, "centre", centre)
+        speeds = (self.speeds,) if isinstance(self.speeds, int) else tuple(self.speeds)
+        if not speeds or not all(type(speed) is int for speed in speeds):
+            raise BadInput(f"speeds must be whole numbers of levels, not {self.speeds!r}")
+        object.__setattr__(self, "speeds", speeds)
 
     def identity(self) -> dict[str, Any]:
         return stable(
@@ -127,10 +132,13 @@ class Mnist:
             measured=(self.evaluated, None),
             motion=(self.motion, "single"),
             centre=(self.centre, None),
+            speeds=(self.speeds, (1,)),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
         motion = MOTIONS[self.motion]
+        if self.speeds != motion.speeds:
+            motion = replace(motion, speeds=self.speeds)
 
         def sequences(part: Digits) -> TransformedImages:
             return TransformedImages(part.images, motion, centre=self.centre)
@@ -191,12 +199,19 @@ class Letters:
     """Letters that turn; every fifth letter is held out in all faces."""
 
     citations: ClassVar[tuple[str, ...]] = ()
+    share: float = 1.0  #: of the glyphs (letters in a face) of the others, that training has
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.share, int | float) and 0 < self.share <= 1):
+            raise BadInput(f"share must be a number above 0 and at most 1, not {self.share!r}")
 
     def identity(self) -> dict[str, Any]:
-        return stable("letters")
+        return stable("letters", share=(float(self.share), 1.0))
 
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = letters()
+        if self.share < 1:
+            train = some_glyphs(train, self.share)
         return Splits(train, held_out, "letters (drawn)", "letters never seen", None)
 
 
@@ -273,6 +288,23 @@ def _of_mnist(
 def _still(part: Digits) -> Sequences:
     order, classes = torch.arange(len(part.images))[:, None], part.classes[:, None].long()
     return Sequences(part.images[:, None], order, classes, ("class",))
+
+
+def some_glyphs(train: Sequences, share: float) -> Sequences:
+    """Return the sequences of a share of the glyphs, at random; a smaller share is part of it."""
+    assert train.factors is not None and train.moving is not None
+    glyph = train.factors[train.order[:, 0], :2].unique(dim=0, return_inverse=True)[1]
+    count = int(glyph.max()) + 1
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    kept = torch.zeros(count, dtype=torch.bool)
+    kept[order[: max(1, round(share * count))]] = True
+    rows = kept[glyph]
+    return replace(train, order=train.order[rows], moving=train.moving[rows])
+
+
+def comes_round(data: Data) -> bool:
+    """Return whether the last frame of the sequences is followed by the first."""
+    return data.closed if isinstance(data, OwnSequences) else not isinstance(data, GrowingSprites)
 
 
 Data = Sprites | GrowingSprites | Letters | Mnist | StillMnist | MovedMnist | OwnSequences

@@ -25,6 +25,8 @@ class Quantity:
     group: str = ""  #: what the number is measured on, where a model has a line for each
     largest: bool = False  #: whether a table has the largest over seeds instead of the mean
     spread_like: tuple[str, ...] = ()  #: key of a number that varies alike over seeds
+    interval: tuple[str, ...] = ()  #: key of its 95 % interval, for a table with a single seed
+    control: bool = True  #: whether a table has it of the untrained model, too
 
     def of(self, metrics: Any) -> Any:
         """Return what is recorded under the key, or None."""
@@ -47,6 +49,19 @@ class Quantity:
             return ABSENT
         text = f"{value:,.{self.digits}f}".replace("-", MINUS)
         return text if spread is None else f"{text}{PLUS_MINUS}{spread:,.{self.digits}f}"
+
+    def interval_of(self, metrics: Any) -> tuple[float, float] | None:
+        """Return the 95 % interval of the number, if it is recorded."""
+        ends = replace(self, key=self.interval).of(metrics) if self.interval else None
+        return None if ends is None else (ends[0], ends[1])
+
+    def write_between(self, value: float, low: float, high: float) -> str:
+        """Return the number with its interval as text.
+
+        >>> Quantity(("gain",), "gain", 2).write_between(0.5, -0.25, 0.75)
+        '0.50 [−0.25, 0.75]'
+        """
+        return f"{self.write(value)} [{self.write(low)}, {self.write(high)}]"
 
     @property
     def untrained(self) -> Quantity:

@@ -18,7 +18,7 @@ from topocaps.latents.topography import Topography
 from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.models import VAE, TopographicVAE
 from topocaps.models.base import GenerativeModel
-from topocaps.models.convolutional import convolutional
+from topocaps.models.convolutional import RELU, SILU, convolutional
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Fan, Norm
 from topocaps.references import references
@@ -145,6 +145,8 @@ class Recipe(BaseRecipe):
     model: type[TopographicVAE] | type[VAE] = TopographicVAE
     hidden: tuple[int, ...] | None = None  #: an encoder's layers; the paper's where None
     convolutional: bool = False  #: instead of multilayer perceptrons (not the paper's)
+    #: of convolutional networks like those of a `RollingVAE`, with at most one ``hidden`` layer
+    channels: tuple[int, ...] | None = None
     mu: float = -30.0
     norm: Norm = Norm.NONE
     likelihood: Likelihood = Likelihood.BERNOULLI
@@ -165,6 +167,12 @@ class Recipe(BaseRecipe):
         ):
             raise BadInput(f"hidden must be widths such as 300,200, not {self.hidden!r}")
         object.__setattr__(self, "hidden", hidden)
+        if self.channels is not None:
+            channels = (self.channels,) if isinstance(self.channels, int) else self.channels
+            channels = tuple(whole_number("channels", count) for count in channels)
+            object.__setattr__(self, "channels", channels)
+            if not self.convolutional:
+                raise BadInput("channels are of convolutional networks: set convolutional=true")
         if isinstance(self.mu, bool) or not isinstance(self.mu, int | float):
             raise BadInput(f"mu must be a number, not {self.mu!r}")
         if not math.isfinite(self.mu):
@@ -201,7 +209,10 @@ class Recipe(BaseRecipe):
                 "are initialised as PyTorch does it"
             )
         if self.convolutional and self.hidden is not None:
-            raise BadInput("hidden is of multilayer perceptrons: set hidden=none first")
+            if self.channels is None:
+                raise BadInput("hidden is of multilayer perceptrons: set hidden=none first")
+            if len(self.hidden) > 1:
+                raise BadInput("convolutional networks have at most one hidden layer")
         if self.model is VAE:
             for name, default in (
                 ("mu", Recipe.mu), ("centred", False), ("learned", Learned.NOTHING),
@@ -229,8 +240,10 @@ class Recipe(BaseRecipe):
         with seeded(seed):
             if self.convolutional:
                 return convolutional(
-                    frame_shape, self.topography, self.model, likelihood=self.likelihood,
+                    frame_shape, self.topography, self.model, self.channels, self.likelihood,
                     mu=self.mu, centred=self.centred, epsilon=self.epsilon,
+                    hidden=self.hidden[0] if self.hidden else None,
+                    activation=RELU if self.channels is None else SILU,
                 )  # fmt: skip
             return self.model.mlp(
                 frame_shape=frame_shape,
@@ -264,6 +277,7 @@ class Recipe(BaseRecipe):
             "topography": self.topography.settings(),
             "hidden": self.hidden,
             "convolutional": self.convolutional,
+            "channels": self.channels,
             "mu": None if self.model is VAE else self.mu,
             "centred": self.centred,
             "learned": self.learned.value,
@@ -282,6 +296,7 @@ class Recipe(BaseRecipe):
             topography=(of_topography(self.topography), None),
             hidden=(self.hidden, None),
             networks=("convolutions" if self.convolutional else "perceptrons", "perceptrons"),
+            channels=(self.channels, None),
             mu=(None if vae else self.mu, None),
             norm=(self.norm.value, "none"),
             likelihood=(self.likelihood.value, "bernoulli"),
@@ -364,6 +379,7 @@ READ: dict[str, Callable[[Any], Any]] = {
     "start": BaseRecipe.from_json,
     "claims": _tuples,
     "hidden": _tuples,
+    "channels": _tuples,
     "topography": _topography,
     "model": lambda model: MODELS[model["kind"] if isinstance(model, Mapping) else model],
     "capsules": lambda capsules: PartWholeSettings(**capsules),

@@ -19,6 +19,7 @@ from topocaps.study.figures import (
     ACCENT,
     GAP,
     GREY,
+    MANY,
     canvas,
     check_drawable,
     show_rows,
@@ -38,6 +39,9 @@ ANIMATION_CAPTION = (
 BY_VISIBLE_CAPTION = (
     "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 the "
     "mean frame of the sequence."
+)
+BY_DISTANCE_CAPTION = (
+    f"The gain on hidden frames by their distance from the nearest of {SHOWN} visible frames."
 )
 MOTION_CAPTION = (
     "How sure the model is of the motion, by the number of visible frames: the mean probability of "
@@ -124,20 +128,45 @@ def animated(models: Mapping[str, Fill], x: Tensor) -> Animation:
 
 def by_visible(runs: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Figure:
     """Draw the gain of each run against the number of visible frames, from its metrics."""
+    gains = {
+        name: {int(n): one["gain"] for n, one in measured.items()}
+        for name, measured in runs.items()
+    }
+    return _gains(gains, "visible frames")
+
+
+def by_distance(runs: Mapping[str, Mapping[str, Any]], count: int = SHOWN) -> Figure:
+    """Draw the gain of each run against the distance from the nearest of ``count`` visible frames.
+
+    Args:
+        runs: the metrics of each run, by the number of visible frames.
+    """
+    gains = {
+        name: {int(n): gain for n, gain in measured[str(count)]["by_distance"].items()}
+        for name, measured in runs.items()
+        if str(count) in measured
+    }
+    return _gains(gains, f"frames from the nearest of {count} visible ones")
+
+
+def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure:
+    """Draw gains against whole numbers, which ``label`` names."""
     figure, (axis,) = canvas(1, 1, (6.0, 3.4))
     lowest = 0.0
     for name, measured in runs.items():
-        known = [(int(n), one["gain"]) for n, one in measured.items() if one["gain"] is not None]
+        known = {n: gain for n, gain in measured.items() if gain is not None}
         if known:
-            counts, gains = zip(*known, strict=True)
-            axis.plot(counts, gains, marker="o", markersize=4, label=name)
-            lowest = min(lowest, *(gain for gain in gains if gain is not None))
+            axis.plot(list(known), list(known.values()), marker="o", markersize=4, label=name)
+            lowest = min(lowest, *known.values())
     axis.axhline(0, color=GREY, linestyle="--", label="mean frame")
     axis.set_ylim(max(lowest - 0.1, -1.5), 1.02)
-    axis.set_xlabel("visible frames")
+    axis.set_xlabel(label)
     axis.set_ylabel("gain on hidden frames")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.legend(frameon=False)
+    if len(runs) < MANY:
+        axis.legend(frameon=False)
+    else:
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axis.spines[["top", "right"]].set_visible(False)
     return figure
 

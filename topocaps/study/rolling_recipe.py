@@ -108,8 +108,4 @@ class RollingRecipe(BaseRecipe):
         )
 
 
-READ |= {
-    "motion": motion_from,
-    "visible": visible_from,
-    "channels": lambda channels: tuple(channels),
-}
+READ |= {"motion": motion_from, "visible": visible_from}

@@ -218,6 +218,7 @@ def evaluate_run(
     history = folder.records()
     patient = recipe.training.patience and splits.validation is None
     chosen = best_epoch(history) if patient else 0
+    together = history[-1].get("together", 1)
     write_json(
         folder.metrics,
         {
@@ -229,8 +230,10 @@ def evaluate_run(
             "epochs": len(history),
             **_started(recipe),
             "seed": settings["seed"],
+            "parameters": sum(p.numel() for p in model.parameters()),
             "seconds": history[-1]["seconds"],
-            "together": history[-1].get("together", 1),  # models that shared these seconds
+            "together": together,  # models that shared these seconds
+            "seconds_each": history[-1]["seconds"] / together,
             "complaint": history[-1].get("complaint"),
             "device": settings["device"],
             "torch": settings["versions"]["torch"],

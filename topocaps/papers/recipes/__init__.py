@@ -7,6 +7,7 @@ from topocaps.papers.recipes import dsprites, mnist
 from topocaps.papers.recipes.extensions import EXTENSIONS
 from topocaps.papers.recipes.letters import LETTERS
 from topocaps.papers.recipes.part_whole import PART_WHOLE
+from topocaps.papers.recipes.rolling import ROLLING
 from topocaps.papers.recipes.sprites import SPRITES
 from topocaps.study.recipe import BaseRecipe
 
@@ -15,7 +16,8 @@ _VARIANTS = (mnist.SINGLE_SITE, dsprites.THREE_SITES, mnist.MU_FROM_0)
 RECIPES: dict[str, BaseRecipe] = {
     recipe.name: recipe
     for recipe in (
-        *LETTERS, *SPRITES, *EXTENSIONS, *mnist.MNIST, *dsprites.DSPRITES, *_VARIANTS, *PART_WHOLE,
+        *LETTERS, *ROLLING, *SPRITES, *EXTENSIONS, *mnist.MNIST, *dsprites.DSPRITES, *_VARIANTS,
+        *PART_WHOLE,
     )
 }  # fmt: skip
 

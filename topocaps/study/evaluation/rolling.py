@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -10,25 +11,27 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps.data.sequences import Sequences, SequenceSet
-from topocaps.device import seeded
-from topocaps.metrics.intervals import Mean
 from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import Splits
+from topocaps.study.data import SOME, Mnist, Splits, comes_round
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
     EXAMPLES_SEED,
     Evaluation,
+    ExtraMetric,
     evaluates,
     mean_terms,
 )
+from topocaps.study.evaluation.bounds import bound_of, bounds_by_samples
+from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
+from topocaps.study.rolling_figures import first_frames
 
 SAMPLES = 10  # of the bound
 EXAMPLES = 8  # sequences in figures
@@ -63,25 +66,29 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
-        def on(sequences: SequenceSet, which: RollingVAE) -> dict[str, Any]:
-            fixed = sequences.balanced(splits.each, EVALUATION_SEED).to(device)
+        closed = comes_round(recipe.data)
+
+        def on(sequences: SequenceSet, each: int | None, which: RollingVAE) -> dict[str, Any]:
+            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
             which = which.to(device).eval()
             terms = mean_terms(which, fixed)
-            bound = Mean(_bounds(which, fixed))
+            bound = bound_of(which.log_px, fixed, SAMPLES)
             return {
                 **terms,
                 "log_px": bound.value,
                 "samples": SAMPLES,
-                VISIBLE: visible_gains(which.fill, fixed, which.likelihood, MEASURED),
+                VISIBLE: visible_gains(
+                    which.fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED, closed
+                ),
                 "motion": motion_numbers(which, fixed),
                 "intervals": {"log_px": bound.interval()},
                 "sequences": len(fixed),
             }
 
         return {
-            **on(splits.held_out, model),
-            "untrained": on(splits.held_out, untrained),
-            "train": on(splits.train, model),
+            **on(splits.held_out, splits.each, model),
+            "untrained": on(splits.held_out, splits.each, untrained),
+            "train": on(splits.train, SOME, model),
         }
 
     def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
@@ -113,6 +120,25 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         labels = figures.labels_of(batch, held_out.names)
         return rolling_figures.ring_traversal(traversed, labels)
 
+    def extra_metrics(self, run: Finished[RollingVAE], data: Path | None) -> list[ExtraMetric]:
+        """Bounds by the number of samples; of digits, what probes read of the code."""
+        model, trained_on = run.model, run.recipe.data
+        device = next(model.parameters()).device
+        bounds = bounds_by_samples(model.log_px, run.recipe, device, data)
+        if not isinstance(trained_on, Mnist) or trained_on.motion != "single":
+            return [bounds]
+
+        def read(x: Tensor) -> dict[str, Tensor]:
+            first = first_frames(x, 1).to(x.device)
+            alone = of_codes(model.posterior(x, first).mean)
+            of_one = {f"{name} of one frame": values for name, values in alone.items()}
+            return {**of_codes(model.posterior(x).mean), **of_one}
+
+        def probes() -> dict[str, Any]:
+            return {"probes": probe_digits(read, device, data, trained_on.centre)}
+
+        return [bounds, ExtraMetric(("probes",), probes)]
+
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         samples = columns[0]["samples"]
         return [
@@ -120,16 +146,6 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             Quantity(("log_px",), f"log p(x) ≥ (K = {samples})", 1, _BOUND_LEGEND),
             Quantity(("elbo",), "ELBO", 1),
         ]
-
-
-@torch.no_grad()
-def _bounds(model: RollingVAE, sequences: SequenceSet) -> Tensor:
-    """Return the bound on log p of about ``MEASURED`` sequences, nats a frame."""
-    scripts = sequences.fixed()
-    scripts = scripts[:: max(1, len(scripts) // MEASURED)]
-    with seeded(EVALUATION_SEED):
-        found = [model.log_px(sequences.show(some).x, SAMPLES) for some in scripts.split(_BATCH)]
-    return torch.cat(found).double().cpu()
 
 
 def examples(sequences: SequenceSet, count: int) -> Tensor:

@@ -13,22 +13,21 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from topocaps.data.mnist_files import SIDE, digits
+from topocaps.data.mnist_files import SIDE
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics import (
-    accuracy_by_labels,
     evaluate,
     neighbour_agreement,
-    pooled,
     strongest_images,
 )
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.metrics.visible_frames import Fill
+from topocaps.models.evidence import log_px
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
@@ -39,7 +38,9 @@ from topocaps.study.evaluation.base import (
     ExtraMetric,
     evaluates,
 )
+from topocaps.study.evaluation.bounds import bounds_by_samples
 from topocaps.study.evaluation.digits import PROBED, probed
+from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -145,11 +146,11 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
                 still = replace(options, rate=0.0)
                 found["held"] = {"traversal_gain": overall_gain(which, fixed, still)}
                 fill = self.fill(which, recipe)
-                found[VISIBLE] = (
-                    {}
-                    if fill is None
-                    else visible_gains(fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED)
-                )
+                closed = options.closed is not False
+                if fill is not None:
+                    found[VISIBLE] = visible_gains(
+                        fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED, closed
+                    )
             return found
 
         return {
@@ -182,15 +183,18 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         return drawn
 
     def extra_metrics(self, run: Finished[SequenceModel], data: Path | None) -> list[ExtraMetric]:
-        """Generalisation to combined motions for a model of single ones; what probes read."""
+        """Bounds by the number of samples; of digits, what probes read, and combined motions."""
         model, trained_on = run.model, run.recipe.data
         device = next(model.parameters()).device
         if isinstance(trained_on, StillMnist | MovedMnist) and not is_map(model):
             canvas = trained_on.canvas if isinstance(trained_on, MovedMnist) else SIDE
-            read = functools.partial(read_posterior, model)
-            return [ExtraMetric(PROBED, lambda: probed(read, canvas, device, data))]
+            of_images = functools.partial(read_posterior, model)
+            return [ExtraMetric(PROBED, lambda: probed(of_images, canvas, device, data))]
+        bounds = bounds_by_samples(
+            lambda x, samples: log_px(model, x, samples), run.recipe, device, data
+        )
         if not isinstance(trained_on, Mnist) or trained_on.motion != "single":
-            return []
+            return [bounds]
 
         def generalised() -> dict[str, Any]:
             frame_shape = getattr(model.x_given_t, "frame_shape")  # noqa: B009 (of any module)
@@ -201,10 +205,15 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             )
             return {"generalisation": found, "untrained": {"generalisation": control}}
 
+        def read(x: Tensor) -> dict[str, Tensor]:
+            return of_codes(model.encode(x)[:, 0])
+
         return [
+            bounds,
             ExtraMetric(("generalisation",), generalised),
             ExtraMetric(
-                ("probes",), lambda: {"probes": probe_digits(model, data, trained_on.centre)}
+                ("probes",),
+                lambda: {"probes": probe_digits(read, device, data, trained_on.centre)},
             ),
         ]
 
@@ -277,32 +286,6 @@ def traversal_options(recipe: BaseRecipe) -> TraversalOptions:
     """Return the options of the traversals of a recipe."""
     assert isinstance(recipe, Recipe)
     return recipe.traversal_options
-
-
-LABELLED = 10_000  # sequences that probes learn from, and as many to test on
-
-
-@torch.no_grad()
-def probe_digits(
-    model: SequenceModel, folder: Path | None, centre: float | None = None
-) -> dict[str, Any]:
-    """{what is read: {labels: accuracy}}: digits from the t of one moving, turned, coloured frame,
-    and from what of it no roll changes."""
-    where = next(model.parameters()).device
-    sets: dict[str, list[tuple[Tensor, Tensor]]] = {"t": [], "pooled": []}
-    for part in digits(folder):
-        moving = TransformedImages(part.images, centre=centre)
-        fixed = moving.balanced(-(-LABELLED // len(moving.motion.together)), EVALUATION_SEED)
-        read = [model.encode(one.x)[:, :1] for one in fixed.to(where).batches(128)]
-        t = torch.cat(read)
-        classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
-        sets["t"].append((t.flatten(1), classes))
-        sets["pooled"].append((pooled(t).flatten(1), classes))
-    with torch.enable_grad():
-        return {
-            name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
-            for name, (train, test) in sets.items()
-        }
 
 
 def is_map(model: SequenceModel) -> bool:

@@ -1,0 +1,223 @@
+"""Tables of predictions: gains of hidden frames, bounds, and how the page shows them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_results import COMMON
+
+import topocaps as tc
+from topocaps.metrics.rolled_traversal import Traversal
+from topocaps.metrics.visible_frames import distances, gain_by_distance
+from topocaps.models.likelihoods import Likelihood
+from topocaps.papers.page import _cell, write_page
+from topocaps.papers.quantities import predictions
+from topocaps.papers.recipes import RECIPES, find
+from topocaps.papers.reproduce import named
+from topocaps.papers.reproduce import reproduce as run_tables
+from topocaps.papers.results import Results
+from topocaps.papers.rolling_tables import GROUPS, ROLLING_TABLES
+from topocaps.papers.tables import TABLES
+from topocaps.study.data import Letters
+from topocaps.study.evaluation.bounds import bound_of
+from topocaps.study.evaluation.visible import visible_gains
+from topocaps.study.quantity import Quantity
+from topocaps.study.recipe import Recipe
+
+TINY = ["batch=4", "epoch_size=8", "epochs=1", "capsules=2", "hidden=8"]
+
+
+# --- measures -----------------------------------------------------------------------------------
+
+
+def test_distances_round_a_sequence_are_those_to_the_nearest_visible_frame():
+    visible = torch.rand(50, 9) < 0.3
+    visible[:, 4] = True
+    for closed in (True, False):
+        found = distances(visible, closed)
+        for row, seen in enumerate(visible):
+            places = seen.nonzero().flatten().tolist()
+            for frame in range(9):
+                apart = [abs(frame - place) for place in places]
+                nearest = min(min(n, 9 - n) if closed else n for n in apart)
+                assert found[row, frame] == nearest
+
+
+def test_the_gain_of_a_distance_is_that_of_its_frames():
+    """Costs are such that every frame gains one part in its distance."""
+    visible = torch.zeros(4, 8, dtype=torch.bool)
+    visible[:, 2] = True
+    distance = distances(visible)
+    mean = 1 + torch.rand(4, 8)
+    rolled = mean * (1 - 1 / distance.clamp_min(1))
+    moving, axis = torch.ones(4, 1, dtype=torch.bool), torch.zeros(4, 1)
+    found = Traversal(rolled, mean, torch.zeros(4, 8), ~visible, moving, axis)
+    gains = gain_by_distance(found, visible)
+    assert gains == pytest.approx({1: 1.0, 2: 1 / 2, 3: 1 / 3, 4: 1 / 4}, abs=1e-6)
+
+
+def orbits():
+    """Three orbits of 12 frames; the second factor comes round every 3 frames."""
+    images = (torch.rand(15, 1, 4, 4) > 0.5).float()
+    order = torch.stack([torch.arange(12), 12 + torch.arange(12) % 3, 12 + torch.arange(12) % 3])
+    factors = torch.zeros(15, 2, dtype=torch.long)
+    factors[:12, 0], factors[12:, 1] = torch.arange(12), torch.arange(3)
+    moving = torch.tensor([0, 1, 1])
+    return tc.Sequences(images, order, factors, ("slow", "quick"), moving)
+
+
+def test_a_factor_that_leaves_nothing_unseen_has_a_gain_over_all_hidden_frames():
+    found = visible_gains(lambda x, visible: x, orbits(), Likelihood.BERNOULLI)
+    assert list(found) == ["3", "5", "9", "10"]
+    for one in found.values():
+        assert one["by_factor"] == {"slow": pytest.approx(1.0, abs=0.01), "quick": None}
+        assert one["intervals"]["quick"] is None and one["intervals"]["slow"] is not None
+        assert one["all_frames"]["by_factor"]["quick"] == pytest.approx(1.0, abs=0.01)
+        assert one["gain"] == one["by_factor"]["slow"]
+    assert list(found["5"]["by_distance"]) == ["1", "2", "3", "4"]  # 7 hidden frames of a ring
+
+
+def test_a_bound_of_more_samples_is_higher_and_is_of_the_same_sequences():
+    torch.manual_seed(0)
+    model = tc.RollingVAE.mlp((1, 4, 4), tc.Topography(2, (3,)), hidden=(8,))
+    sequences = orbits()
+    one, many = (bound_of(model.log_px, sequences, count) for count in (1, 100))
+    assert one.value < many.value and len(one.values) == len(many.values) == 3
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def test_a_single_seed_has_its_interval_and_several_seeds_their_spread():
+    number = Quantity(("a", "gain"), "gain", 2, interval=("a", "interval"))
+    one = {"a": {"gain": 0.5, "interval": [0.25, 0.75]}}
+    assert _cell(number, [one]) == "0.50 [0.25, 0.75]"
+    assert _cell(number, [one, {"a": {"gain": 0.7}}]) == "0.60\u00a0±\u00a00.14"
+    assert _cell(number, [{"a": {"gain": 0.5, "interval": None}}]) == "0.50"
+    assert _cell(number, [{"a": {"gain": None, "interval": None}}]) == "–"
+
+
+def test_a_line_of_a_factor_is_not_shown_of_the_untrained_model(tmp_path):
+    gains = {"gain": 0.5, "by_factor": {"rotation": 0.25}}
+    found = {"visible": {"5": gains}, "seconds_each": 12.4, "parameters": 1000}
+    results, recipe = Results(tmp_path), find("rolling/mnist")
+    results.keep(recipe, 0, COMMON | found | {"untrained": found})
+    lines = write_page(results).read_text().splitlines()
+    (row,) = [n for n, line in enumerate(lines) if line.startswith("| `rolling/mnist`")][:1]
+    assert "| ours | 0.50 | 12 | 1,000 |" in lines[row]
+    assert lines[row + 1] == "|  | untrained | 0.50 | – | – |"
+    assert lines[row + 2] == "|  | rotation | 0.25 | – | – |"
+    assert "untrained" not in lines[row + 3]
+
+
+def test_tables_without_results_are_said_to_be_missing(tmp_path):
+    page = write_page(Results(tmp_path)).read_text()
+    for name, table in ROLLING_TABLES.items():
+        assert f"`{name}` ({table.title})" in page and f'<a id="{name}">' not in page
+
+
+def test_the_stored_page_is_written_from_the_stored_results(tmp_path):
+    """With the pictures that are stored, the page is the same byte for byte."""
+    stored = Results(Path(__file__).parents[1] / "results")
+    for file in stored.folder.rglob("*"):
+        if file.suffix in (".json", ".png"):
+            copy = tmp_path / file.relative_to(stored.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.symlink_to(file)
+    assert write_page(Results(tmp_path)).read_bytes() == (stored.folder / "README.md").read_bytes()
+
+
+# --- tables and recipes -------------------------------------------------------------------------
+
+
+def test_groups_are_tables():
+    assert named(["letters"]) == [["letters-models"], ["letters-settings"]]
+    alone = {"rolling-small", "rolling-digits-small", "letters-few"}
+    assert set().union(*GROUPS.values()) | alone == set(ROLLING_TABLES)
+
+
+@pytest.mark.parametrize("name", ROLLING_TABLES)
+def test_recipes_of_a_table_have_the_same_steps_and_kind_of_data(name):
+    table = TABLES[name]
+    assert len({recipe.training.pace for recipe in table.recipes}) == 1
+    assert len({type(recipe.data) for recipe in table.recipes}) == 1 < len(table.recipes)
+    assert set(table.predicted) <= {recipe.name for recipe in table.recipes}
+    steps = table.recipes[0].training
+    small = "letters" in name or "small" in name
+    wanted = 10_000 if small else 40_000
+    assert steps.epochs * steps.epoch_size // steps.batch == wanted
+
+
+@pytest.mark.parametrize("data, frame", [("mnist", (3, 28, 28)), ("sprites", (1, 64, 64))])
+def test_baselines_have_the_same_convolutions(data, frame):
+    rolling = find(f"rolling/{data}").build(frame, seed=0)
+    vae = find(f"rolling/{data}-vae-convolutions").build(frame, seed=0)
+    for ours, theirs in (
+        (rolling.z_given_x.network, vae.z_given_x.network),
+        (rolling.x_given_t.network, vae.x_given_t.network),
+    ):
+        assert str(ours) == str(theirs)
+        assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]
+
+
+def test_settings_change_one_thing_each():
+    for name in ("rolling-mnist-settings", "rolling-sprites-settings", "letters-settings"):
+        first, *others = TABLES[name].recipes
+        for other in others:
+            changed = [
+                key for key, value in first.identity().items() if value != other.identity()[key]
+            ]
+            assert len(changed) == 1, other.name
+
+
+def test_models_of_a_table_train_one_by_one_and_their_predictions_are_drawn(monkeypatch, tmp_path):
+    for module in ("topographic", "rolling", "bounds"):
+        monkeypatch.setattr(f"topocaps.study.evaluation.{module}.MEASURED", 4)
+    monkeypatch.setattr("topocaps.study.data.SOME", 2)
+    monkeypatch.setattr("topocaps.study.evaluation.topographic.SOME", 2)
+    chosen = ("rolling/sprites-small", "rolling/sprites-small-tvae")
+    recipes = tuple(find(name).change([*TINY, "resolution=8"]) for name in chosen)
+    table = TABLES["rolling-small"]
+    monkeypatch.setitem(TABLES, "rolling-small", replace(table, recipes=recipes, predicted=chosen))
+    folders = tmp_path / "results", tmp_path / "runs"
+    page = run_tables(["rolling-small"], *folders, epochs=1, seeds=2, device="cpu").read_text()
+    results = Results(folders[0])
+    for recipe in recipes:
+        found = results.of(recipe)
+        assert [one["together"] for one in found] == [2, 2]  # its two seeds
+        for one in found:
+            assert one["seconds_each"] == pytest.approx(one["seconds"] / 2, rel=1e-4)
+            assert set(one["bounds"]) == {"1", "10", "100"} and one["parameters"] > 0
+    for kind in ("predicted", "by-visible", "by-distance"):
+        assert (folders[0] / f"rolling-small-{kind}.png").exists()
+        assert f"![rolling-small](rolling-small-{kind}.png)" in page
+
+
+def test_every_number_of_a_table_is_measured_under_its_key():
+    keys = {quantity.key[0] for quantity in predictions(("x",), ("x",))}
+    assert keys == {"visible", "bounds", "seconds_each", "parameters"}
+    lines = {q.group: q for q in predictions(("x",), ("x",)) if q.key[:2] == ("visible", "3")}
+    assert lines["x"].interval == ("visible", "3", "intervals", "x")
+    assert lines["x, all frames"].interval == ("visible", "3", "all_frames", "intervals", "x")
+    assert lines[""].interval == ("visible", "3", "interval")
+
+
+def test_few_glyphs_are_part_of_more_in_all_sizes():
+    few, more, all_glyphs = (Letters(share=share).load().train for share in (0.1, 0.3, 1.0))
+    glyphs = []
+    for train in (few, more, all_glyphs):
+        which = train.factors[train.order[:, 0], :2]
+        counts = which.unique(dim=0, return_counts=True)[1]
+        assert len(counts.unique()) == 1 and len(train.moving) == len(train)
+        glyphs.append({tuple(row) for row in which.tolist()})
+    assert glyphs[0] < glyphs[1] < glyphs[2]
+    assert [len(one) for one in glyphs] == [59, 176, 588]
+    with pytest.raises(tc.BadInput, match="share must be a number above 0 and at most 1, not 0"):
+        Letters(share=0)
+
+
+def test_recipes_of_the_demo_stay_short():
+    steps = {n: r.training for n, r in RECIPES.items() if n in ("letters/tvae", "letters/vae")}
+    assert {t.epochs * t.epoch_size // t.batch for t in steps.values()} == {2000}
+    assert isinstance(RECIPES["letters/vae"], Recipe)

@@ -1,0 +1,178 @@
+"""Tables of what models predict of hidden frames: rolling VAEs beside the papers' models."""
+
+from __future__ import annotations
+
+from topocaps.papers.quantities import PROBES_OF_CODES, predictions
+from topocaps.papers.recipes import rolling
+from topocaps.papers.table import Table
+from topocaps.study.recipe import BaseRecipe
+
+_NOTE = (
+    "*n visible*: the gain on hidden frames when n contiguous frames of a held-out sequence are "
+    "shown, from a place that is drawn; all models are asked for the same frames. Hidden frames "
+    "that equal a visible one do not count, except in the lines *all frames*. Codes are posterior "
+    "means. The values of a single seed have 95 % intervals over at most 300 sequences. "
+    "*log p(x) ≥*: bounds with K samples, nats a frame; all frames are visible, and the bound of a "
+    "model with a given motion is conditional on it. *seconds*: of training, divided by the number "
+    "of seeds that trained at the same time."
+)
+
+
+def _predictions(
+    title: str,
+    recipes: tuple[BaseRecipe, ...],
+    note: str = "",
+    factors: tuple[str, ...] = (),
+    repeated: tuple[str, ...] = (),
+    predicted: tuple[str, ...] = (),
+    seeds: int = 3,
+) -> Table:
+    return Table(
+        title,
+        recipes,
+        predictions(factors, repeated),
+        picture="predicted",
+        note=f"{note} {_NOTE}".strip(),
+        seeds=seeds,
+        predicted=predicted,
+        one_by_one=True,
+    )
+
+
+def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int) -> Table:
+    return Table(
+        title,
+        recipes,
+        PROBES_OF_CODES,
+        picture="predicted",
+        note="Test accuracy of a linear probe on moving digits in any pose and hue. The header "
+        "states the number of labelled training sequences. *t*: the code; a rolling VAE infers it "
+        "from all frames, a topographic model from the frames of a window, a VAE from one frame. "
+        "*of one frame*: the code of a rolling VAE that sees one frame. *power*: the power of each "
+        "frequency along the sites of every capsule, which no roll changes. *pixels*: one frame.",
+        seeds=seeds,
+        one_by_one=True,
+    )
+
+
+_OF_FEW = ("letters/rolling", "letters/tvae-long", "letters/vae-long")
+_PROBED = ("mnist", "mnist-unknown", "tvae-convolutions", "vae-convolutions")
+_DIGITS = ("rotation", "scale", "hue")
+_OF_SPRITES = ("x", "y", "orientation", "scale")
+_ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
+_SAME = (
+    "All models have the same data, sizes of networks and number of steps. Those that predict "
+    "by a roll of t (TVAE, Bubble, VAE) take it from the nearest visible frame."
+)
+
+_SCALE = (
+    "Scale comes round every 5 frames, so 5 visible frames leave none of its frames unseen, and "
+    "the first line of a model has the mean over the other factors; with 3 visible, over all."
+)
+
+ROLLING_TABLES = {
+    "rolling-mnist": _predictions(
+        "Rolling VAE: MNIST sequences",
+        rolling.MNIST_MODELS,
+        _SAME,
+        _DIGITS,
+        predicted=(
+            "rolling/mnist", "rolling/mnist-tvae-convolutions", "rolling/mnist-vae-convolutions",
+        ),
+    ),
+    "rolling-mnist-settings": _predictions(
+        "Rolling VAE: MNIST sequences, one setting changed",
+        (rolling.MNIST, *rolling.MNIST_SETTINGS),
+        _ONE_CHANGED,
+        _DIGITS,
+        seeds=1,
+    ),
+    "rolling-sprites": _predictions(
+        "Rolling VAE: sprites of 64 x 64 pixels",
+        rolling.SPRITES_MODELS,
+        f"{_SAME} {_SCALE}",
+        _OF_SPRITES,
+        ("scale",),
+        predicted=(
+            "rolling/sprites",
+            "rolling/sprites-tvae-convolutions",
+            "rolling/sprites-vae-convolutions",
+        ),
+    ),
+    "rolling-sprites-settings": _predictions(
+        "Rolling VAE: sprites, one setting changed",
+        (rolling.SPRITES, *rolling.SPRITES_SETTINGS),
+        f"{_ONE_CHANGED} {_SCALE}",
+        _OF_SPRITES,
+        ("scale",),
+        seeds=1,
+    ),
+    "rolling-speeds": _predictions(
+        "Rolling VAE: digits of different velocities",
+        rolling.SPEEDS,
+        "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels a frame. Models other than "
+        "the first take it for 1.",
+        _DIGITS,
+    ),
+    "rolling-combined": _predictions(
+        "Rolling VAE: rotation and hue together",
+        rolling.COMBINED,
+        "Digits turn and change hue as in Figure 1. *Independent directions*: each of the two "
+        "motions goes forwards or backwards. Test sequences of the two kinds differ.",
+        predicted=(
+            "rolling/combined",
+            "rolling/combined-tvae-convolutions",
+            "rolling/combined-vae-convolutions",
+        ),
+    ),
+    "rolling-small": _predictions(
+        "Rolling VAE: sprites of 32 x 32 pixels, for two cores",
+        rolling.SMALL_MODELS,
+        f"{_SAME} {_SCALE}",
+        _OF_SPRITES,
+        ("scale",),
+        predicted=(
+            "rolling/sprites-small", "rolling/sprites-small-tvae", "rolling/sprites-small-vae",
+        ),
+    ),
+    "letters-models": _predictions(
+        "Rolling VAE: letters that turn, for two cores",
+        rolling.LETTERS_MODELS,
+        f"{_SAME} Letters are held out in all faces.",
+        predicted=("letters/rolling", "letters/tvae-long", "letters/vae-long"),
+    ),
+    "letters-settings": _predictions(
+        "Rolling VAE: letters, one setting changed",
+        (rolling.LETTERS_MODELS[0], *rolling.LETTERS_SETTINGS),
+        _ONE_CHANGED,
+        seeds=1,
+    ),
+    "letters-few": _predictions(
+        "Rolling VAE: letters, from fewer glyphs",
+        (
+            *(r for r in rolling.LETTERS_MODELS if r.name in _OF_FEW),
+            *rolling.LETTERS_FEW,
+        ),
+        "A glyph is a letter in a face; models train on 10 %, 30 % or all of the 588, for as many "
+        "steps.",
+        seeds=1,
+    ),
+    "rolling-digits": _probed(
+        "Rolling VAE: linear probes of the digit",
+        tuple(r for r in rolling.MNIST_MODELS if r.name.endswith(_PROBED)),
+        seeds=3,
+    ),
+    "rolling-digits-small": _probed(
+        "Rolling VAE: linear probes of the digit, for two cores",
+        rolling.DIGITS_SMALL_MODELS,
+        seeds=1,
+    ),
+}  # fmt: skip
+
+#: Names of groups of tables.
+GROUPS = {
+    "rolling": tuple(
+        name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
+    ),
+    "letters": ("letters-models", "letters-settings"),
+}
