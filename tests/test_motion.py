@@ -1,7 +1,9 @@
 """Laws of motions: rolls of codes are a group, precisions stay positive, candidates differ."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import topocaps as tc
 from topocaps.latents.motion import (
@@ -75,6 +77,33 @@ def test_whole_rolls_are_those_of_torch(motion, capsules, shape):
                 if all(abs(one - round(one)) < 1e-9 for one in by):
                     by, axes = [round(one) for one in by], list(range(1, len(shape) + 1))
                     assert torch.equal(rolled[:, capsule], code[:, capsule].roll(by, axes))
+
+
+@pytest.mark.parametrize("velocity", [1, -2])
+def test_open_ends_lose_what_leaves_and_take_in_zeros(velocity):
+    moves = CapsuleMotion(Known(velocity), 2, (5,), cyclic=False).double()
+    code = 1 + torch.rand(3, 2, 5, **DOUBLE)
+    wide = nn.functional.pad(code, (30, 30))
+    for roll in (moves.roll, moves.roll_precision):
+        assert torch.equal(roll(code, 0, 0), code)
+        for steps in (-7, -1, 1, 2, 4, 9):
+            shifted = wide.roll(velocity * steps, -1)[..., 30:35]
+            assert torch.equal(roll(code, 0, steps), shifted)
+            left = max(0, 5 - abs(velocity * steps))
+            assert (shifted > 0).sum() == 6 * left
+        assert torch.equal(roll(roll(code, 0, 1), 0, 1), roll(code, 0, 2))
+        there = roll(code, 0, 1)
+        back = roll(there, 0, -1)
+        assert torch.equal(back, torch.where(back > 0, code, 0.0)) and (back == 0).any()
+
+
+def test_candidates_share_the_paths_of_their_capsules():
+    """Groups multiply the candidates, and not the ways in which a capsule may move."""
+    grid = np.linspace(-2, 2, 41)
+    motion = Grouped((2, 3), (Unknown(grid), Unknown(grid)))
+    moves = CapsuleMotion(motion, 5, (7,))
+    assert len(moves) == 41 * 41 and len(moves.paths) == 41
+    torch.testing.assert_close(moves.velocities.double(), motion.candidates(5, 1))
 
 
 def test_fractional_rolls_shift_every_wave():

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput, finite_number, whole_number
-from topocaps.latents.rolling import roll_each
-
-NEAR = 1e-4  # sites: shifts closer than this to a whole number are whole
+from topocaps.latents.paths import Paths
 
 
 class Motion(ABC):
@@ -138,11 +136,10 @@ class Grouped(Motion):
 
 
 class CapsuleMotion(nn.Module):
-    """A `Motion` of capsules of one shape, which rolls codes and precisions.
+    """A `Motion` of capsules of one shape, which rolls codes and precisions as `Paths` do.
 
-    The capsules are rings. Codes are rolled exactly by a whole number of sites, and by Fourier
-    phases otherwise: on an odd number of sites, such rolls compose and have inverses. Precisions
-    are interpolated linearly between whole rolls, which keeps them positive.
+    Every candidate gives each capsule one of the paths. Different candidates share paths: with two
+    groups of capsules and n velocities of each, there are n² candidates and n paths.
 
     >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
     >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
@@ -150,29 +147,39 @@ class CapsuleMotion(nn.Module):
     tensor([[0., 0., 1., 0., 0.]])
     """
 
-    velocities: Tensor  #: (candidates, capsules, axes), in sites a frame
+    path_of: Tensor  #: index of the path of every capsule, (candidates, capsules)
     log_prior: Tensor  #: (candidates,)
 
-    def __init__(self, motion: Motion, capsules: int, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, motion: Motion, capsules: int, shape: tuple[int, ...], cyclic: bool = True
+    ) -> None:
         super().__init__()
-        self.capsules, self.shape = capsules, tuple(shape)
-        velocities = motion.candidates(capsules, len(self.shape))
-        _check_different(velocities, self.shape)
-        fractional = (velocities - velocities.round()).abs() > NEAR
-        self.moves = tuple((velocities != 0).flatten(0, 1).any(0).tolist())  #: for each axis
-        self.fractional = tuple(fractional.flatten(0, 1).any(0).tolist())  #: for each axis
-        for axis, sites in enumerate(self.shape):
-            if self.fractional[axis] and sites % 2 == 0:
-                raise BadInput(
-                    f"fractional velocities need an odd number of sites, and axis {axis} has "
-                    f"{sites}: on an even number such rolls do not compose"
-                )
-        kind = torch.get_default_dtype()
-        self.register_buffer("velocities", velocities.to(kind), persistent=False)
-        self.register_buffer("log_prior", motion.log_prior().to(kind), persistent=False)
+        each = motion.candidates(capsules, len(shape))
+        velocities, path_of = each.flatten(0, 1).unique(dim=0, return_inverse=True)
+        self.paths = Paths(velocities, shape, cyclic)
+        path_of = path_of.unflatten(0, each.shape[:2])
+        _check_different(self.paths.first_alike()[path_of], tuple(shape), cyclic)
+        self.register_buffer("path_of", path_of, persistent=False)
+        log_prior = motion.log_prior().to(torch.get_default_dtype())
+        self.register_buffer("log_prior", log_prior, persistent=False)
 
     def __len__(self) -> int:
         return self.log_prior.shape[-1]
+
+    @property
+    def velocities(self) -> Tensor:
+        """Velocities of every candidate, in sites a frame: (candidates, capsules, axes)."""
+        return self.paths.velocities[self.path_of]
+
+    def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
+        """Return how far capsules have rolled ``steps`` frames later: (…, capsules, axes).
+
+        Args:
+            candidate: index of a candidate, or a tensor of them that broadcasts with ``steps``.
+            steps: a whole number of frames, or an integer tensor of them; negative is earlier.
+        """
+        steps = torch.as_tensor(steps, device=self.path_of.device)
+        return self.paths.shifts(self.path_of[candidate], steps[..., None])
 
     def roll(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
         """Return codes as they are ``steps`` frames later: (…, capsules, *shape).
@@ -183,34 +190,13 @@ class CapsuleMotion(nn.Module):
                 with the first axes of ``code``.
             steps: a whole number of frames, or an integer tensor of them; negative is earlier.
         """
-        return self._roll(code, candidate, steps, fourier=True)
+        return self.paths.roll(code, self.shifts(candidate, steps))
 
     def roll_precision(
         self, precision: Tensor, candidate: int | Tensor, steps: int | Tensor
     ) -> Tensor:
-        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``.
-
-        The result is non-negative and keeps the sum over the sites of a capsule.
-        """
-        return self._roll(precision, candidate, steps, fourier=False)
-
-    def _roll(
-        self, values: Tensor, candidate: int | Tensor, steps: int | Tensor, fourier: bool
-    ) -> Tensor:
-        steps = torch.as_tensor(steps, device=values.device)
-        if steps.is_floating_point():
-            raise BadInput("steps must be a whole number of frames, or an integer tensor of them")
-        shifts = self.velocities[candidate] * steps[..., None, None]  # … capsules axes
-        near = shifts.round()
-        shifts = torch.where((shifts - near).abs() < NEAR, near, shifts)
-        axes = len(self.shape)
-        shifts = shifts.reshape(*shifts.shape[:-1], *(1,) * axes, axes)
-        values = values.expand(torch.broadcast_shapes(values.shape, shifts.shape[:-1]))
-        for axis in range(axes):
-            if self.moves[axis]:
-                by = shifts[..., axis].to(values.dtype)
-                values = roll_each(values, by, axis - axes, self.fractional[axis], fourier)
-        return values
+        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``."""
+        return self.paths.roll_precision(precision, self.shifts(candidate, steps))
 
 
 def motion_settings(motion: Motion) -> dict[str, Any] | None:
@@ -257,13 +243,20 @@ def _check_axes(asked: tuple[int, ...], axes: int) -> None:
         raise BadInput(f"a motion along axis {max(asked)} needs capsules with it: these have {has}")
 
 
-def _check_different(velocities: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise `BadInput` if two candidates agree at every whole frame, on rings of this shape."""
-    rings = torch.tensor(shape, dtype=velocities.dtype)
-    for a, b in itertools.combinations(range(len(velocities)), 2):
-        apart = (velocities[a] - velocities[b]) / rings
-        if ((apart - apart.round()).abs() * rings < NEAR).all():
+def _check_different(path_of: Tensor, shape: tuple[int, ...], cyclic: bool) -> None:
+    """Raise `BadInput` if two candidates have the same path for every capsule.
+
+    Args:
+        path_of: indices of paths that differ, (candidates, capsules).
+        shape: sites of a capsule.
+        cyclic: whether capsules are rings.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    for candidate, paths in enumerate(map(tuple, path_of.tolist())):
+        same = first.setdefault(paths, candidate)
+        if same != candidate:
+            where = f"rings of {shape} sites" if cyclic else f"capsules of {shape} sites"
             raise BadInput(
-                f"candidate motions {a} and {b} are the same on rings of {shape} sites: "
-                "give each motion once"
+                f"candidate motions {same} and {candidate} are the same on {where}: give each "
+                "motion once"
             )
