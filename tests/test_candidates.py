@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 import topocaps as tc
-from topocaps.latents.motion import Grouped, Known, Motion, Unknown
+from topocaps.latents.motion import Changing, Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
 from topocaps.models.candidates import PathSums
 from topocaps.training.stack import Stack, by_architecture
@@ -21,6 +21,7 @@ SEVERAL = {
     "speeds": dict(motion=Unknown((-1, -0.4, 0.3, 2))),
     "axes": dict(motion=Unknown((1, 2), axes=(0, 1)), shape=(3, 3)),
     "groups": dict(motion=TWO),
+    "changing": dict(motion=Changing((-1, 1), frames=(1, 2))),
     "open ends": dict(motion=Unknown((-1, 1, 2)), cyclic=False),
 }
 several = pytest.mark.parametrize("kind", SEVERAL.values(), ids=SEVERAL.keys())
@@ -60,7 +61,7 @@ def test_the_bound_rises_with_the_candidates_that_are_kept(kind):
 @several
 def test_the_candidates_that_are_kept_are_the_likeliest_by_the_codes(kind):
     model, x, mask = rolling(**kind, keep=2), frames(9), some(9, 0, 2)
-    order = log_weights(model, x, mask).argsort(0, descending=True)
+    order = log_weights(model, x, mask).argsort(0, descending=True, stable=True)
     assert torch.equal(model.posteriors(x, mask).candidate, order[:2])
     p = model.motion(x, mask).probs
     assert p.shape == (9, len(model.motions)) and torch.equal((p > 0).sum(1), torch.full((9,), 2))
@@ -74,6 +75,7 @@ LINEAR = [
     (Grouped((1, 1), (Unknown((-1, 0, 1)), Unknown((0, 1)))), True),
     (Unknown((-2, -1, 0, 1)), False),
     (Grouped((1, 1), (Known(0), Unknown((-1, 2)))), False),
+    (Changing((-1, 0), frames=(1, 2)), True),
 ]
 
 
@@ -167,7 +169,10 @@ def test_models_that_keep_different_numbers_are_not_one_stack():
         tc.RollingVAE.mlp((1, 2, 4), tc.Topography(2, (5,)), **settings, keep=1),
         tc.RollingVAE.mlp((1, 2, 4), open_ended, **settings),
     ]
-    assert by_architecture(models) == [[0], [1], [2]]
+    for frames_of_change in ((1, 2), (1, 3)):  # as many candidates
+        changing = settings | dict(motion=Changing((-1, 1), frames_of_change))
+        models.append(tc.RollingVAE.mlp((1, 2, 4), tc.Topography(2, (5,)), **changing))
+    assert by_architecture(models) == [[0], [1], [2], [3], [4]]
 
 
 def test_a_prior_that_is_not_uniform_decides_what_is_kept():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import topocaps as tc
-from topocaps.latents.motion import Grouped, Known, Motion, Unknown
+from topocaps.latents.motion import Changing, Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
 from topocaps.models.experts import product_of_experts, rolled_back
 
@@ -24,6 +24,7 @@ MODELS = {
     "grouped": dict(motion=GROUPED),
     "narrowed": dict(motion=Unknown((-1, -0.4, 0.3, 2)), keep=2),
     "one kept": dict(motion=GROUPED, keep=1),
+    "changing": dict(motion=Changing((-1, 1), frames=(1, 3))),
     "open ends": dict(motion=Unknown((-1, 2)), cyclic=False),
 }
 every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
@@ -191,6 +192,8 @@ LINEAR = [
     (Known(1), False),
     (Unknown((-2, 0, 1)), False),
     (GROUPED, False),
+    (Changing((0, 1), frames=(1, 2)), True),
+    (Grouped((1, 1), (Known(1), Changing((-1, 1), frames=2))), False),
 ]
 every_linear = pytest.mark.parametrize("motion, cyclic", LINEAR)
 
@@ -278,7 +281,9 @@ def test_more_samples_do_not_lower_the_bound(motion):
     assert (bounds[16][0] < exact + 3 * bounds[16][1]).all()
 
 
-@pytest.mark.parametrize("motion", [Unknown((-1, 1)), Unknown((1, 2), axes=(0, 1)), GROUPED])
+@pytest.mark.parametrize(
+    "motion", [Unknown((-1, 1)), Unknown((1, 2), axes=(0, 1)), GROUPED, Changing((-1, 1), 2)]
+)
 def test_summing_motions_out_is_enumeration(motion):
     """Every candidate by itself, with sampled weights p(x, t) / q(t)."""
     model, x = rolling(motion, (5, 3)), frames()

@@ -20,13 +20,16 @@ class Motion(ABC):
     """A finite set of candidate motions, and their prior.
 
     A candidate gives every capsule a velocity along each of its axes, in sites a frame. `Known` has
-    one candidate, `Unknown` several, and `Grouped` combines the candidates of groups of capsules.
-    Models sum candidates out.
+    one candidate, `Unknown` several, those of `Changing` change their velocity, and `Grouped`
+    combines the candidates of groups of capsules. Models sum candidates out.
     """
 
     @abstractmethod
     def candidates(self, capsules: int, axes: int) -> Tensor:
         """Return the velocities of every candidate: (candidates, capsules, axes), in float64.
+
+        If they change from frame to frame, they are (candidates, capsules, axes, frames): the n-th
+        leads from frame n to frame n + 1, and the last one also to all later frames.
 
         Args:
             capsules: number of capsules that move.
@@ -68,7 +71,8 @@ class Known(Motion):
 class Unknown(Motion):
     """All capsules move alike, with one of ``velocities`` along one of ``axes``.
 
-    The prior is uniform over all pairs of a velocity and an axis.
+    The prior is uniform over all pairs of a velocity and an axis. Velocities may be a fine grid,
+    such as ``np.linspace(-2, 2, 41)``: with ``keep``, models decode only the probable ones.
 
     >>> Unknown((-1, 1), axes=(0, 1)).candidates(capsules=1, axes=2)[:, 0].tolist()
     [[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]]
@@ -91,6 +95,57 @@ class Unknown(Motion):
 
     def log_prior(self) -> Tensor:
         count = len(self.velocities) * len(self.axes)
+        return torch.full((count,), -math.log(count), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Changing(Motion):
+    """All capsules move alike, and their velocity may change at one of some frames.
+
+    The candidates are: each of the velocities for all frames, and each pair of different velocities
+    with each frame of the change. The prior is uniform over them.
+
+    Args:
+        velocities: sites a frame.
+        frames: frames at which it may change, counted from the first frame, which is 0.
+        axis: axis of the capsules.
+
+    >>> turns = CapsuleMotion(Changing((-1, 1), frames=3), capsules=1, shape=(9,))
+    >>> for candidate in range(len(turns)):
+    ...     print(turns.shifts(candidate, torch.arange(6)).flatten().int().tolist())
+    [0, -1, -2, -3, -4, -5]
+    [0, 1, 2, 3, 4, 5]
+    [0, -1, -2, -3, -2, -1]
+    [0, 1, 2, 3, 2, 1]
+    """
+
+    velocities: tuple[float, ...]
+    frames: tuple[int, ...]
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        velocities = tuple(finite_number("a velocity", v) for v in _several(self.velocities))
+        frames = tuple(whole_number("a frame of a change", n) for n in _several(self.frames))
+        object.__setattr__(self, "velocities", velocities)
+        object.__setattr__(self, "frames", frames)
+        object.__setattr__(self, "axis", _axis(self.axis))
+        if len(velocities) < 2 or not frames:
+            raise BadInput("a changing motion needs at least two velocities and one frame")
+
+    def candidates(self, capsules: int, axes: int) -> Tensor:
+        _check_axes((self.axis,), axes)
+        count = max(self.frames) + 1
+        each = [[v] * count for v in self.velocities]
+        for frame in self.frames:
+            for before, after in itertools.permutations(self.velocities, 2):
+                each.append([before] * frame + [after] * (count - frame))
+        velocities = torch.zeros(len(each), capsules, axes, count, dtype=torch.float64)
+        velocities[:, :, self.axis] = torch.tensor(each, dtype=torch.float64)[:, None]
+        return velocities
+
+    def log_prior(self) -> Tensor:
+        count = len(self.velocities)
+        count += count * (count - 1) * len(self.frames)
         return torch.full((count,), -math.log(count), dtype=torch.float64)
 
 
@@ -127,7 +182,7 @@ class Grouped(Motion):
                 f"and there are {capsules}"
             )
         groups = zip(self.sizes, self.motions, strict=True)
-        each = [motion.candidates(size, axes) for size, motion in groups]
+        each = _equally_long([motion.candidates(size, axes) for size, motion in groups])
         return torch.stack([torch.cat(one) for one in itertools.product(*each)])
 
     def log_prior(self) -> Tensor:
@@ -168,8 +223,12 @@ class CapsuleMotion(nn.Module):
 
     @property
     def velocities(self) -> Tensor:
-        """Velocities of every candidate, in sites a frame: (candidates, capsules, axes)."""
-        return self.paths.velocities[self.path_of]
+        """Velocities of every candidate, in sites a frame: (candidates, capsules, axes).
+
+        If they change from frame to frame, they are (candidates, capsules, axes, frames).
+        """
+        each = self.paths.velocities[self.path_of]
+        return each.squeeze(-1) if each.shape[-1] == 1 else each
 
     def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
         """Return how far capsules have rolled ``steps`` frames later: (…, capsules, axes).
@@ -199,9 +258,12 @@ class CapsuleMotion(nn.Module):
         return self.paths.roll_precision(precision, self.shifts(candidate, steps))
 
 
+_KINDS: tuple[type[Motion], ...] = (Known, Unknown, Changing, Grouped)
+
+
 def motion_settings(motion: Motion) -> dict[str, Any] | None:
     """Return the settings that `motion_from` takes, or None for a motion of your own."""
-    if type(motion) not in (Known, Unknown, Grouped):
+    if type(motion) not in _KINDS:
         return None
     settings = {"kind": type(motion).__name__, **asdict(motion)}  # type: ignore[call-overload]
     if isinstance(motion, Grouped):
@@ -218,7 +280,7 @@ def motion_from(settings: dict[str, Any]) -> Motion:
     >>> motion_from(motion_settings(Unknown((-2, 2))))
     Unknown(velocities=(-2.0, 2.0), axes=(0,))
     """
-    kinds: dict[str, type[Motion]] = {one.__name__: one for one in (Known, Unknown, Grouped)}
+    kinds: dict[str, type[Motion]] = {one.__name__: one for one in _KINDS}
     values = {name: value for name, value in settings.items() if name != "kind"}
     if settings.get("kind") not in kinds:
         raise BadInput(f"this version knows no motion of kind {settings.get('kind')!r}")
@@ -229,6 +291,19 @@ def motion_from(settings: dict[str, Any]) -> Motion:
 
 def _several(values: Any) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, Iterable) else (values,)
+
+
+def _equally_long(velocities: list[Tensor]) -> list[Tensor]:
+    """Repeat the last velocities of groups if those of another group change for longer."""
+    frames = [one.shape[3] if one.ndim == 4 else 1 for one in velocities]
+    longest = max(frames)
+    if longest == 1:
+        return velocities
+    each = [one.reshape(*one.shape[:3], n) for one, n in zip(velocities, frames, strict=True)]
+    return [
+        torch.cat([one, one[..., -1:].expand(*one.shape[:3], longest - n)], -1)
+        for one, n in zip(each, frames, strict=True)
+    ]
 
 
 def _axis(axis: Any) -> int:

@@ -12,7 +12,9 @@ NEAR = 1e-4  # sites: shifts closer than this to a whole number are whole
 
 
 class Paths(nn.Module):
-    """Velocities that a capsule may have, and the rolls of capsules of one shape.
+    """Paths of a capsule along its axes, and the rolls of capsules of one shape.
+
+    A path has one velocity for all frames, or one for each frame.
 
     On rings, codes are rolled exactly by a whole number of sites, and by Fourier phases otherwise:
     on an odd number of sites, such rolls compose and have inverses. Precisions are interpolated
@@ -22,7 +24,8 @@ class Paths(nn.Module):
     enters at the other end.
 
     Args:
-        velocities: velocities, in sites a frame, (paths, axes).
+        velocities: velocities, in sites a frame, (paths, axes) or (paths, axes, frames). The n-th
+            leads from frame n to frame n + 1, and the last one also to all later frames.
         shape: sites of a capsule along each axis.
         cyclic: whether capsules are rings; otherwise they have open ends.
 
@@ -34,14 +37,16 @@ class Paths(nn.Module):
     tensor([[0., 1., 0., 0., 0.]])
     """
 
-    velocities: Tensor  #: (paths, axes), in sites a frame
+    velocities: Tensor  #: (paths, axes, frames), in sites a frame
 
     def __init__(self, velocities: Tensor, shape: tuple[int, ...], cyclic: bool = True) -> None:
         super().__init__()
         self.shape, self.cyclic = tuple(shape), cyclic
-        fractional = (velocities - velocities.round()).abs() > NEAR
-        self.moves = tuple((velocities != 0).any(0).tolist())  #: for each axis
-        self.fractional = tuple(fractional.any(0).tolist())  #: for each axis
+        velocities = velocities.reshape(*velocities.shape[:2], -1)
+        by_axis = velocities.movedim(1, 0).flatten(1)
+        fractional = (by_axis - by_axis.round()).abs() > NEAR
+        self.moves = tuple((by_axis != 0).any(1).tolist())  #: for each axis
+        self.fractional = tuple(fractional.any(1).tolist())  #: for each axis
         for axis, sites in enumerate(self.shape):
             if self.fractional[axis] and cyclic and sites % 2 == 0:
                 raise BadInput(
@@ -49,13 +54,13 @@ class Paths(nn.Module):
                     f"{sites}: on an even number such rolls do not compose"
                 )
             if not cyclic:
-                _check_open(velocities[:, axis], self.fractional[axis], sites)
+                _check_open(by_axis[axis], self.fractional[axis], sites)
         self.register_buffer(
             "velocities", velocities.to(torch.get_default_dtype()), persistent=False
         )
 
     def __len__(self) -> int:
-        return self.velocities.shape[-2]
+        return self.velocities.shape[-3]
 
     def shifts(self, path: Tensor, steps: int | Tensor) -> Tensor:
         """Return how far paths lead in ``steps`` frames, in sites: (…, axes).
@@ -68,7 +73,11 @@ class Paths(nn.Module):
         steps = torch.as_tensor(steps, device=path.device)
         if steps.is_floating_point():
             raise BadInput("steps must be a whole number of frames, or an integer tensor of them")
-        shifts = self.velocities[path] * steps[..., None]
+        velocity = self.velocities[path]  # … axes frames
+        shifts = velocity[..., 0] * steps[..., None]
+        for frame in range(1, velocity.shape[-1]):  # what a change adds to the frames after it
+            change = velocity[..., frame] - velocity[..., frame - 1]
+            shifts = shifts + change * (steps - frame).clamp(min=0)[..., None]
         near = shifts.round()
         return torch.where((shifts - near).abs() < NEAR, near, shifts)
 
@@ -101,11 +110,14 @@ class Paths(nn.Module):
 
     def first_alike(self) -> Tensor:
         """Return, for each path, the first one that agrees with it at every whole frame."""
-        rings = torch.tensor(self.shape, dtype=self.velocities.dtype)
-        apart = self.velocities[:, None] - self.velocities
-        if self.cyclic:
-            apart = apart - rings * (apart / rings).round()
-        return (apart.abs() < NEAR).all(-1).int().argmax(1)
+        rings = torch.tensor(self.shape, dtype=self.velocities.dtype)[:, None]
+        same = []
+        for velocity in self.velocities:
+            apart = self.velocities - velocity
+            if self.cyclic:
+                apart = apart - rings * (apart / rings).round()
+            same.append((apart.abs() < NEAR).flatten(1).all(1).int().argmax())
+        return torch.stack(same)
 
 
 def _check_open(velocities: Tensor, fractional: bool, sites: int) -> None:

@@ -96,8 +96,11 @@ class PathSums:
         return motions.log_prior[:, None] + each.sum(1)
 
     def likeliest(self, motions: CapsuleMotion, keep: int) -> Tensor:
-        """Return the most probable candidate motions of each sequence: (keep, batch)."""
-        return self.log_weights(motions).topk(keep, dim=0).indices
+        """Return the most probable candidate motions of each sequence: (keep, batch).
+
+        Of candidates that are equally probable, the first ones are returned.
+        """
+        return self.log_weights(motions).argsort(0, descending=True, stable=True)[:keep]
 
     def posterior(self, motions: CapsuleMotion, candidate: Tensor) -> CodePosterior:
         """Return the posterior of the code under these candidates, (kept, batch or 1)."""

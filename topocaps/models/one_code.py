@@ -219,7 +219,8 @@ class OneCodeModel(GenerativeModel):
             raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
 
     def stack_key(self) -> tuple[object, ...]:
-        return self.visible, self.asked, self.keep, len(self.motions), len(self.motions.paths)
+        paths = tuple(self.motions.paths.velocities.shape)
+        return self.visible, self.asked, self.keep, len(self.motions), paths
 
     @torch.no_grad()
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
