@@ -61,7 +61,7 @@ def test_the_bound_rises_with_the_candidates_that_are_kept(kind):
 @several
 def test_the_candidates_that_are_kept_are_the_likeliest_by_the_codes(kind):
     model, x, mask = rolling(**kind, keep=2), frames(9), some(9, 0, 2)
-    order = log_weights(model, x, mask).argsort(0, descending=True, stable=True)
+    order = log_weights(model, x, mask).argsort(stable=True, dim=0, descending=True)
     assert torch.equal(model.posteriors(x, mask).candidate, order[:2])
     p = model.motion(x, mask).probs
     assert p.shape == (9, len(model.motions)) and torch.equal((p > 0).sum(1), torch.full((9,), 2))

@@ -100,7 +100,7 @@ class PathSums:
 
         Of candidates that are equally probable, the first ones are returned.
         """
-        return self.log_weights(motions).argsort(0, descending=True, stable=True)[:keep]
+        return self.log_weights(motions).argsort(stable=True, dim=0, descending=True)[:keep]
 
     def posterior(self, motions: CapsuleMotion, candidate: Tensor) -> CodePosterior:
         """Return the posterior of the code under these candidates, (kept, batch or 1)."""
