@@ -1,5 +1,7 @@
 """Laws of narrowing: which candidate motions are decoded, and what it does to the bound."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,11 @@ from torch.distributions import Independent, Normal
 import topocaps as tc
 from topocaps.latents.motion import Changing, Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
+from topocaps.models.base import build
 from topocaps.models.candidates import PathSums
+from topocaps.papers.recipes.letters import ROLLING
+from topocaps.study.evaluation.rolling import motion_names
+from topocaps.study.recipe import BaseRecipe
 from topocaps.training.stack import Stack, by_architecture
 from topocaps.training.updates.base import MeanTerms
 
@@ -191,3 +197,24 @@ def test_only_one_kept_candidate_leaves_an_estimate_of_the_bound_unbiased():
     motion = Unknown((-1, 1))
     assert not rolling(motion, asked=2).is_bound and not rolling(motion, asked=2, keep=2).is_bound
     assert rolling(motion, asked=2, keep=1).is_bound
+
+
+def test_a_recipe_has_the_settings_of_its_model():
+    recipe = replace(
+        ROLLING,
+        topography=tc.Topography(2, (5,), cyclic=False),
+        motion=Changing((-1, 1), frames=(1, 2)),
+        keep=3,
+    )
+    again = BaseRecipe.from_json(recipe.to_json())
+    assert again == recipe and recipe.identity() != ROLLING.identity()
+    model = again.build((1, 8, 8), seed=0)
+    assert model.keep == 3 and not model.motions.paths.cyclic
+    assert build(model.config).config == model.config
+    with pytest.raises(tc.BadInput, match="keep must be a whole number"):
+        replace(ROLLING, keep=0)
+
+
+def test_changing_candidates_have_names():
+    names = motion_names(rolling(Changing((-1, 1), frames=2)))
+    assert names == ["−1", "+1", "−1 then +1 from frame 2", "+1 then −1 from frame 2"]

@@ -56,8 +56,8 @@ class RollingVAE(OneCodeModel):
         motion: how codes move.
         visible: which frames are visible in training.
         asked: number of frames, at random, that a step of training decodes: an estimate of the
-            bound without bias, which takes less time. With several candidate motions it is no
-            bound. By default all frames are decoded.
+            bound without bias, which takes less time. If several candidate motions are decoded, it
+            is no bound. By default all frames are decoded.
         keep: number of candidate motions of each sequence that are decoded: those that agree best
             with the codes of its visible frames. The others count as impossible, so the bound
             remains one. By default all candidates are decoded.
