@@ -89,8 +89,9 @@ class PathSums:
         sites, total = len(motions.paths.shape), 1 + self.precision
         explained = self.weighted_mean.square() / total - total.log()
         evidence = 0.5 * explained.flatten(-sites).sum(-1)  # paths batch capsules
-        if any(motions.paths.fractional):  # otherwise all candidates have the same energy, as
-            evidence = evidence - 0.5 * self.energy  # sites beyond open ends are observed to be 0
+        # Whole rolls do not change the energy of a frame: beyond open ends, t is 0 and not m.
+        if any(motions.paths.fractional):
+            evidence = evidence - 0.5 * self.energy
         capsule = torch.arange(evidence.shape[-1], device=evidence.device)
         each = evidence.mT[motions.path_of, capsule]  # candidates capsules batch
         return motions.log_prior[:, None] + each.sum(1)
