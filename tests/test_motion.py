@@ -1,11 +1,14 @@
 """Laws of motions: rolls of codes are a group, precisions stay positive, candidates differ."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import topocaps as tc
 from topocaps.latents.motion import (
     CapsuleMotion,
+    Changing,
     Grouped,
     Known,
     Motion,
@@ -29,6 +32,9 @@ MOTIONS = {
         4,
         (5,),
     ),
+    "changing": (Changing((-1, 1), frames=(1, 3)), 2, (6,)),
+    "changing by fractions": (Changing((0.4, -1), frames=2), 1, (5,)),
+    "changing group": (Grouped((1, 1), (Known(0.6), Changing((1, 2), 2))), 2, (5,)),
     "two unknown": (
         Grouped((1, 1), (Unknown((1, 2)), Unknown((-1, 1)))),
         2,
@@ -48,7 +54,7 @@ def made(motion, capsules, shape):
 @every_motion
 def test_the_prior_is_a_distribution_over_the_candidates(motion, capsules, shape):
     moves, _ = made(motion, capsules, shape)
-    assert moves.velocities.shape == (len(moves), capsules, len(shape))
+    assert moves.velocities.shape[:3] == (len(moves), capsules, len(shape))
     torch.testing.assert_close(moves.log_prior.exp().sum(), torch.tensor(1.0, **DOUBLE))
 
 
@@ -58,9 +64,14 @@ def test_rolls_have_an_identity_an_inverse_and_compose(motion, capsules, shape):
     for candidate in range(len(moves)):
         assert torch.equal(moves.roll(code, candidate, 0), code)
         for a, b in ((1, 2), (3, -3), (-4, 1)):
-            twice = moves.roll(moves.roll(code, candidate, a), candidate, b)
-            torch.testing.assert_close(twice, moves.roll(code, candidate, a + b))
+            first, then = moves.shifts(candidate, a), moves.shifts(candidate, b)
+            twice = moves.paths.roll(moves.roll(code, candidate, a), then)
+            torch.testing.assert_close(twice, moves.paths.roll(code, first + then))
             torch.testing.assert_close(twice.square().sum(), code.square().sum())
+            back = moves.paths.roll(moves.roll(code, candidate, a), -first)
+            torch.testing.assert_close(back, code)
+            if moves.paths.velocities.shape[-1] == 1:
+                torch.testing.assert_close(first + then, moves.shifts(candidate, a + b))
 
 
 @every_motion
@@ -68,13 +79,56 @@ def test_whole_rolls_are_those_of_torch(motion, capsules, shape):
     moves, code = made(motion, capsules, shape)
     for candidate in range(len(moves)):
         for steps in (-7, 1, 10):
-            shifts = moves.velocities[candidate] * steps
+            shifts = moves.shifts(candidate, steps)
             rolled = moves.roll(code, candidate, steps)
             for capsule in range(capsules):
                 by = shifts[capsule].tolist()
                 if all(abs(one - round(one)) < 1e-9 for one in by):
                     by, axes = [round(one) for one in by], list(range(1, len(shape) + 1))
                     assert torch.equal(rolled[:, capsule], code[:, capsule].roll(by, axes))
+
+
+@pytest.mark.parametrize("velocity", [1, -2])
+def test_open_ends_lose_what_leaves_and_take_in_zeros(velocity):
+    moves = CapsuleMotion(Known(velocity), 2, (5,), cyclic=False).double()
+    code = 1 + torch.rand(3, 2, 5, **DOUBLE)
+    wide = nn.functional.pad(code, (30, 30))
+    for roll in (moves.roll, moves.roll_precision):
+        assert torch.equal(roll(code, 0, 0), code)
+        for steps in (-7, -1, 1, 2, 4, 9):
+            shifted = wide.roll(velocity * steps, -1)[..., 30:35]
+            assert torch.equal(roll(code, 0, steps), shifted)
+            left = max(0, 5 - abs(velocity * steps))
+            assert (shifted > 0).sum() == 6 * left
+        assert torch.equal(roll(roll(code, 0, 1), 0, 1), roll(code, 0, 2))
+        there = roll(code, 0, 1)
+        back = roll(there, 0, -1)
+        assert torch.equal(back, torch.where(back > 0, code, 0.0)) and (back == 0).any()
+
+
+def test_a_changing_motion_sums_its_velocities_up():
+    motion = Grouped((1, 1), (Known(0.6), Changing((1, -2, 0.2), frames=(2, 4))))
+    moves = CapsuleMotion(motion, 2, (9,)).double()
+    assert len(moves) == 3 + 3 * 2 * 2
+    rates = moves.velocities[:, :, 0]  # candidates capsules frames
+    for steps in range(-3, 9):
+        frame = torch.arange(min(steps, 0), max(steps, 0))  # those that are left
+        passed = rates[..., frame.clamp(0, 4)].sum(-1)
+        for candidate in range(len(moves)):
+            found = moves.shifts(candidate, steps)[:, 0]
+            expected = passed[candidate] if steps >= 0 else -passed[candidate]
+            torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
+    whole = moves.velocities[:, 1, 0].tolist()
+    assert whole[0] == [1.0] * 5 and [1.0, 1.0, -2.0, -2.0, -2.0] in whole
+
+
+def test_candidates_share_the_paths_of_their_capsules():
+    """Groups multiply the candidates, and not the ways in which a capsule may move."""
+    grid = np.linspace(-2, 2, 41)
+    motion = Grouped((2, 3), (Unknown(grid), Unknown(grid)))
+    moves = CapsuleMotion(motion, 5, (7,))
+    assert len(moves) == 41 * 41 and len(moves.paths) == 41
+    torch.testing.assert_close(moves.velocities.double(), motion.candidates(5, 1))
 
 
 def test_fractional_rolls_shift_every_wave():
@@ -174,6 +228,9 @@ def test_a_group_that_stands_still_stays():
             "a group's size must be a whole number",
         ),
         (lambda: Unknown(()), 1, (5,), "at least one velocity and one axis"),
+        (lambda: Changing((1,), 2), 1, (5,), "at least two velocities and one frame"),
+        (lambda: Changing((1, 2), 0), 1, (5,), "a frame of a change must be a whole number"),
+        (lambda: Changing((1, 6), 3), 1, (5,), "candidate motions 0 and 1 are the same"),
         (lambda: Known(float("nan")), 1, (5,), "velocity must be a finite number"),
         (
             lambda: Known(1, axis=-1),

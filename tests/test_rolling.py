@@ -8,27 +8,31 @@ from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import topocaps as tc
-from topocaps.latents.motion import Grouped, Known, Motion, Unknown
+from topocaps.latents.motion import Changing, Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
 from topocaps.models.experts import product_of_experts, rolled_back
 
 DOUBLE = {"dtype": torch.float64}
 FRAME = (1, 2, 4)
 GROUPED = Grouped((1, 1), (Known(0), Unknown((-1, 1))))
-#: (motion, shape of a capsule)
+#: settings of ``rolling``
 MODELS = {
-    "known": (Known(1), (5,)),
-    "fractional": (Known(0.6), (5,)),
-    "direction": (Unknown((-1, 1)), (5,)),
-    "axes": (Unknown((1, 2), axes=(0, 1)), (3, 3)),
-    "grouped": (GROUPED, (5,)),
+    "known": dict(motion=Known(1)),
+    "fractional": dict(motion=Known(0.6)),
+    "direction": dict(motion=Unknown((-1, 1))),
+    "axes": dict(motion=Unknown((1, 2), axes=(0, 1)), shape=(3, 3)),
+    "grouped": dict(motion=GROUPED),
+    "narrowed": dict(motion=Unknown((-1, -0.4, 0.3, 2)), keep=2),
+    "one kept": dict(motion=GROUPED, keep=1),
+    "changing": dict(motion=Changing((-1, 1), frames=(1, 3))),
+    "open ends": dict(motion=Unknown((-1, 2)), cyclic=False),
 }
-every_model = pytest.mark.parametrize("motion, shape", MODELS.values(), ids=MODELS.keys())
+every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
 
 
-def rolling(motion=None, shape=(5,), capsules=2, **settings):
+def rolling(motion=None, shape=(5,), capsules=2, cyclic=True, **settings):
     torch.manual_seed(0)
-    topography = tc.Topography(capsules, shape)
+    topography = tc.Topography(capsules, shape, cyclic=cyclic)
     model = tc.RollingVAE.mlp(FRAME, topography, hidden=(8,), motion=motion, **settings).double()
     with torch.no_grad():  # so that posteriors and frames differ
         for parameter in model.parameters():
@@ -82,20 +86,20 @@ def test_frames_that_come_later_roll_the_code_back(motion):
 
 
 @every_model
-def test_the_order_of_visible_frames_does_not_matter(motion, shape):
-    model, x = rolling(motion, shape), frames()
+def test_the_order_of_visible_frames_does_not_matter(kind):
+    model, x = rolling(**kind), frames()
     lag = torch.tensor([3, 0, 4])
-    candidates = torch.arange(len(model.motions))[:, None, None]
-    experts = rolled_back(model.z_given_x(x[:, lag]), model.motions, candidates, lag)
+    found = model.posteriors(x, some(2, 0, 3, 4))
+    shifts, q = model.motions.shifts(found.candidate[..., None], lag), found.q
+    experts = rolled_back(model.z_given_x(x[:, lag]), model.motions.paths, shifts)
     shuffled = product_of_experts(*(one.sum(2) for one in experts))
-    q = model.posteriors(x, some(2, 0, 3, 4))
     torch.testing.assert_close(shuffled.mean, q.mean)
     torch.testing.assert_close(shuffled.stddev, q.stddev)
 
 
 @every_model
-def test_missing_frames_say_nothing(motion, shape):
-    model, x, mask = rolling(motion, shape), frames(), some(2, 1, 2, 4)
+def test_missing_frames_say_nothing(kind):
+    model, x, mask = rolling(**kind), frames(), some(2, 1, 2, 4)
     broken = torch.where(mask[..., None, None, None], x, torch.nan)
     torch.testing.assert_close(model.encode(x, mask=mask), model.encode(broken, mask=mask))
     torch.manual_seed(0)
@@ -107,15 +111,20 @@ def test_missing_frames_say_nothing(motion, shape):
 
 
 @every_model
-def test_more_visible_frames_make_the_posterior_narrower(motion, shape):
-    model, x = rolling(motion, shape), frames()
-    few, more = model.posteriors(x, some(2, 1)), model.posteriors(x, some(2, 0, 1, 4))
+def test_more_visible_frames_make_the_posterior_narrower(kind):
+    model, x = rolling(**kind), frames()
+    model.keep = None  # so that both have the same candidates
+    few, more = (model.posteriors(x, some(2, *seen)).q for seen in ([1], [0, 1, 4]))
+    if not model.topography.cyclic:  # frame 4 says nothing of the sites that it has lost
+        assert (more.stddev <= few.stddev).all() and (few.stddev <= 1).all()
+        assert (more.stddev < few.stddev).any() and (few.stddev < 1).any()
+        return
     assert (more.stddev < few.stddev).all() and (few.stddev < 1).all()
 
 
 @every_model
-def test_streaming_is_encoding_all_frames_so_far(motion, shape):
-    model, x = rolling(motion, shape), frames()
+def test_streaming_is_encoding_all_frames_so_far(kind):
+    model, x = rolling(**kind), frames()
     stream = model.stream()
     with pytest.raises(tc.BadInput, match="the stream has no frames yet"):
         stream.predict()
@@ -163,22 +172,35 @@ class Linear(nn.Module):
         return MultivariateNormal(torch.zeros(len(a), **DOUBLE), covariance).log_prob(x.flatten(1))
 
 
-def linear(motion):
+def linear(motion, cyclic=True, **settings):
     class Encoder(nn.Module):
         def forward(self, x):
             return decoder.expert(x)
 
     torch.manual_seed(0)
     decoder = Linear(2, 3)
-    return tc.RollingVAE(Encoder(), decoder, tc.Topography(2, (3,)), motion)
+    return tc.RollingVAE(
+        Encoder(), decoder, tc.Topography(2, (3,), cyclic=cyclic), motion, **settings
+    )
 
 
-LINEAR = [Known(1), Unknown((-1, 1)), Unknown((0, 1, -1)), GROUPED]
+LINEAR = [
+    (Known(1), True),
+    (Unknown((-1, 1)), True),
+    (Unknown((0, 1, -1)), True),
+    (GROUPED, True),
+    (Known(1), False),
+    (Unknown((-2, 0, 1)), False),
+    (GROUPED, False),
+    (Changing((0, 1), frames=(1, 2)), True),
+    (Grouped((1, 1), (Known(1), Changing((-1, 1), frames=2))), False),
+]
+every_linear = pytest.mark.parametrize("motion, cyclic", LINEAR)
 
 
-@pytest.mark.parametrize("motion", LINEAR)
-def test_with_the_exact_posterior_the_bound_is_the_evidence(motion):
-    model = linear(motion)
+@every_linear
+def test_with_the_exact_posterior_the_bound_is_the_evidence(motion, cyclic):
+    model = linear(motion, cyclic)
     x = 2 * torch.randn(3, 4, 1, 1, 8, **DOUBLE)
     moves = model.motions
     each = torch.stack([model.x_given_t.log_px(x, moves, k) for k in range(len(moves))])
@@ -193,10 +215,10 @@ def test_with_the_exact_posterior_the_bound_is_the_evidence(motion):
     assert ((mean - exact).abs() < 4 * error).all()
 
 
-@pytest.mark.parametrize("motion", LINEAR)
-def test_predictions_are_weighed_by_the_posterior(motion):
+@every_linear
+def test_predictions_are_weighed_by_the_posterior(motion, cyclic):
     """With the exact posterior, log_prob approaches the log of a ratio of two evidences."""
-    model = linear(motion)
+    model = linear(motion, cyclic)
     x, mask = torch.randn(2, 3, 1, 1, 8, **DOUBLE), some(2, 0, 1, time=3)
     moves, rows = model.motions, range(len(model.motions))
     each = [model.x_given_t.log_px(x, moves, k) for k in rows]
@@ -221,9 +243,18 @@ def brute_force_log_px(model, x):
     return torch.stack(candidates).logsumexp(0)
 
 
-@pytest.mark.parametrize("motion", [Known(1), Unknown((-1, 1)), Unknown((0, 1, -1))])
-def test_the_bound_is_below_the_evidence_whatever_is_visible(motion):
-    model, x = rolling(motion, (3,), capsules=1), frames(time=4)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        dict(motion=Known(1)),
+        dict(motion=Unknown((-1, 1))),
+        dict(motion=Unknown((0, 1, -1))),
+        dict(motion=Unknown((0, 1, -1)), keep=2),
+        dict(motion=Unknown((-1, 1)), cyclic=False),
+    ],
+)
+def test_the_bound_is_below_the_evidence_whatever_is_visible(kind):
+    model, x = rolling(**kind, shape=(3,), capsules=1), frames(time=4)
     with torch.no_grad():
         exact = brute_force_log_px(model, x)
         assert (exact > model.log_px(x, 1000) * 4 - 0.5).all()
@@ -250,7 +281,9 @@ def test_more_samples_do_not_lower_the_bound(motion):
     assert (bounds[16][0] < exact + 3 * bounds[16][1]).all()
 
 
-@pytest.mark.parametrize("motion", [Unknown((-1, 1)), Unknown((1, 2), axes=(0, 1)), GROUPED])
+@pytest.mark.parametrize(
+    "motion", [Unknown((-1, 1)), Unknown((1, 2), axes=(0, 1)), GROUPED, Changing((-1, 1), 2)]
+)
 def test_summing_motions_out_is_enumeration(motion):
     """Every candidate by itself, with sampled weights p(x, t) / q(t)."""
     model, x = rolling(motion, (5, 3)), frames()
@@ -259,7 +292,7 @@ def test_summing_motions_out_is_enumeration(motion):
     weights, log_px = [], []
     for velocities in model.motions.velocities:
         alone = rolling(Fixed(velocities), (5, 3))
-        q = alone.posteriors(x, mask)
+        q = alone.posteriors(x, mask).q
         t = q.mean + q.stddev * noise
         frame_of = alone.x_given_t(alone.at(t[0], 0, range(5)))
         log_px.append(frame_of.log_prob(x))
@@ -285,8 +318,8 @@ class Fixed(Motion):
 
 
 @every_model
-def test_the_kl_is_shared_equally_by_the_frames_that_are_present(motion, shape):
-    model, x, mask = rolling(motion, shape), frames(), some(2, 0, 2, 3)
+def test_the_kl_is_shared_equally_by_the_frames_that_are_present(kind):
+    model, x, mask = rolling(**kind), frames(), some(2, 0, 2, 3)
     found = model(x, mask)
     assert (found.kl[~mask] == 0).all()
     shares = found.kl[mask].unflatten(0, (2, 3))
@@ -295,9 +328,9 @@ def test_the_kl_is_shared_equally_by_the_frames_that_are_present(motion, shape):
 
 
 @every_model
-def test_gradients_of_the_bound(motion, shape):
-    model, x, mask = rolling(motion, shape, capsules=2), frames(1, 3), some(1, 0, 2, time=3)
-    noise = torch.randn(1, 2, *shape, **DOUBLE)
+def test_gradients_of_the_bound(kind):
+    model, x, mask = rolling(**kind), frames(1, 3), some(1, 0, 2, time=3)
+    noise = torch.randn(1, *model.noise_shapes[0], **DOUBLE)
     names, values = zip(*model.named_parameters(prefix="model"), strict=True)
 
     def bound(*values):

@@ -23,6 +23,7 @@ from topocaps.training.updates.base import MeanTerms
 from topocaps.training.watching import Silent
 
 ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
+OPEN = tc.Topography(2, (5,), cyclic=False)
 POLICIES = [
     Stretch(),
     Stretch(2, 4),
@@ -112,8 +113,8 @@ def test_training_asks_for_frames_that_are_not_visible():
 
 
 @every_model
-def test_predictions_are_frames_of_the_rolled_code(motion, shape):
-    model, x, mask = rolling(motion, shape), frames(), some(2, 0, 1)
+def test_predictions_are_frames_of_the_rolled_code(kind):
+    model, x, mask = rolling(**kind), frames(), some(2, 0, 1)
     found = model.predict(x, mask, lags=[-2, 3, 9])
     assert found.batch_shape == (2,) and found.event_shape == (3, *FRAME)
     assert found.sample((4, 1)).shape == (4, 1, 2, 3, *FRAME)
@@ -128,13 +129,14 @@ def test_predictions_are_frames_of_the_rolled_code(motion, shape):
 
 
 @every_model
-def test_samples_have_the_mean_that_the_posterior_gives_them(motion, shape):
-    model, x = rolling(motion, shape), frames()
+def test_samples_have_the_mean_that_the_posterior_gives_them(kind):
+    model, x = rolling(**kind), frames()
     found = model.predict(x, some(2, 1), lags=[2])
     drawn = found.sample((4000,)).mean(0)
-    t = found.q.mean + found.q.stddev * torch.randn(4000, *found.q.mean.shape, dtype=x.dtype)
-    candidates = torch.arange(len(model.motions))[:, None, None]
-    each = model.decode(model.at(t, candidates, [2])).mean(0)  # candidates batch lag *frame
+    q = found.posterior.q
+    t = q.mean + q.stddev * torch.randn(4000, *q.mean.shape, dtype=x.dtype)
+    candidates = found.posterior.candidate[..., None]
+    each = model.decode(model.at(t, candidates, [2])).mean(0)  # kept batch lag *frame
     expected = torch.einsum("bk,kb...->b...", found.motion.probs, each)
     assert ((drawn - expected).abs() < 5 * 0.5 / 4000**0.5).all()
 
@@ -234,8 +236,8 @@ def test_models_of_different_candidates_or_visible_frames_are_not_one_stack():
 
 
 @every_model
-def test_a_config_builds_the_model_again(motion, shape):
-    model = rolling(motion, shape, visible=RandomFrames(2, 3), likelihood="gaussian")
+def test_a_config_builds_the_model_again(kind):
+    model = rolling(**kind, visible=RandomFrames(2, 3), likelihood="gaussian")
     again = build(model.config)
     assert again.config == model.config and again.visible == RandomFrames(2, 3)
     again.double().load_state_dict(model.state_dict())
@@ -302,10 +304,13 @@ def test_bad_input_gets_one_sentence(use, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(topography=tc.Topography(2, (5,), cyclic=False)), "capsules that are rings"),
+        (dict(topography=OPEN, motion=Known(0.5)), "need capsules that are rings"),
+        (dict(topography=OPEN, motion=Known(-5)), "a velocity of 5 empties capsules"),
+        (dict(topography=OPEN, motion=Unknown((1, 1))), "are the same on capsules of"),
         (dict(motion=Known(1, axis=1)), "axis 1 needs capsules with it"),
         (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
         (dict(hidden=0), "hidden must be a whole number"),
+        (dict(keep=0), "keep must be a whole number"),
     ],
 )
 def test_models_that_cannot_be_are_refused(settings, message):

@@ -13,22 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput, finite_number, whole_number
-from topocaps.latents.rolling import roll_each
-
-NEAR = 1e-4  # sites: shifts closer than this to a whole number are whole
+from topocaps.latents.paths import Paths
 
 
 class Motion(ABC):
     """A finite set of candidate motions, and their prior.
 
     A candidate gives every capsule a velocity along each of its axes, in sites a frame. `Known` has
-    one candidate, `Unknown` several, and `Grouped` combines the candidates of groups of capsules.
-    Models sum candidates out.
+    one candidate, `Unknown` several, those of `Changing` change their velocity, and `Grouped`
+    combines the candidates of groups of capsules. Models sum candidates out.
     """
 
     @abstractmethod
     def candidates(self, capsules: int, axes: int) -> Tensor:
         """Return the velocities of every candidate: (candidates, capsules, axes), in float64.
+
+        If they change from frame to frame, they are (candidates, capsules, axes, frames): the n-th
+        leads from frame n to frame n + 1, and the last one also to all later frames.
 
         Args:
             capsules: number of capsules that move.
@@ -70,7 +71,8 @@ class Known(Motion):
 class Unknown(Motion):
     """All capsules move alike, with one of ``velocities`` along one of ``axes``.
 
-    The prior is uniform over all pairs of a velocity and an axis.
+    The prior is uniform over all pairs of a velocity and an axis. Velocities may be a fine grid,
+    such as ``np.linspace(-2, 2, 41)``: with ``keep``, models decode only the probable ones.
 
     >>> Unknown((-1, 1), axes=(0, 1)).candidates(capsules=1, axes=2)[:, 0].tolist()
     [[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]]
@@ -93,6 +95,57 @@ class Unknown(Motion):
 
     def log_prior(self) -> Tensor:
         count = len(self.velocities) * len(self.axes)
+        return torch.full((count,), -math.log(count), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Changing(Motion):
+    """All capsules move alike, and their velocity may change at one of some frames.
+
+    The candidates are: each of the velocities for all frames, and each pair of different velocities
+    with each frame of the change. The prior is uniform over them.
+
+    Args:
+        velocities: sites a frame.
+        frames: frames at which it may change, counted from the first frame, which is 0.
+        axis: axis of the capsules.
+
+    >>> turns = CapsuleMotion(Changing((-1, 1), frames=3), capsules=1, shape=(9,))
+    >>> for candidate in range(len(turns)):
+    ...     print(turns.shifts(candidate, torch.arange(6)).flatten().int().tolist())
+    [0, -1, -2, -3, -4, -5]
+    [0, 1, 2, 3, 4, 5]
+    [0, -1, -2, -3, -2, -1]
+    [0, 1, 2, 3, 2, 1]
+    """
+
+    velocities: tuple[float, ...]
+    frames: tuple[int, ...]
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        velocities = tuple(finite_number("a velocity", v) for v in _several(self.velocities))
+        frames = tuple(whole_number("a frame of a change", n) for n in _several(self.frames))
+        object.__setattr__(self, "velocities", velocities)
+        object.__setattr__(self, "frames", frames)
+        object.__setattr__(self, "axis", _axis(self.axis))
+        if len(velocities) < 2 or not frames:
+            raise BadInput("a changing motion needs at least two velocities and one frame")
+
+    def candidates(self, capsules: int, axes: int) -> Tensor:
+        _check_axes((self.axis,), axes)
+        count = max(self.frames) + 1
+        each = [[v] * count for v in self.velocities]
+        for frame in self.frames:
+            for before, after in itertools.permutations(self.velocities, 2):
+                each.append([before] * frame + [after] * (count - frame))
+        velocities = torch.zeros(len(each), capsules, axes, count, dtype=torch.float64)
+        velocities[:, :, self.axis] = torch.tensor(each, dtype=torch.float64)[:, None]
+        return velocities
+
+    def log_prior(self) -> Tensor:
+        count = len(self.velocities)
+        count += count * (count - 1) * len(self.frames)
         return torch.full((count,), -math.log(count), dtype=torch.float64)
 
 
@@ -129,7 +182,7 @@ class Grouped(Motion):
                 f"and there are {capsules}"
             )
         groups = zip(self.sizes, self.motions, strict=True)
-        each = [motion.candidates(size, axes) for size, motion in groups]
+        each = _equally_long([motion.candidates(size, axes) for size, motion in groups])
         return torch.stack([torch.cat(one) for one in itertools.product(*each)])
 
     def log_prior(self) -> Tensor:
@@ -138,11 +191,10 @@ class Grouped(Motion):
 
 
 class CapsuleMotion(nn.Module):
-    """A `Motion` of capsules of one shape, which rolls codes and precisions.
+    """A `Motion` of capsules of one shape, which rolls codes and precisions as `Paths` do.
 
-    The capsules are rings. Codes are rolled exactly by a whole number of sites, and by Fourier
-    phases otherwise: on an odd number of sites, such rolls compose and have inverses. Precisions
-    are interpolated linearly between whole rolls, which keeps them positive.
+    Every candidate gives each capsule one of the paths. Different candidates share paths: with two
+    groups of capsules and n velocities of each, there are n² candidates and n paths.
 
     >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
     >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
@@ -150,29 +202,43 @@ class CapsuleMotion(nn.Module):
     tensor([[0., 0., 1., 0., 0.]])
     """
 
-    velocities: Tensor  #: (candidates, capsules, axes), in sites a frame
+    path_of: Tensor  #: index of the path of every capsule, (candidates, capsules)
     log_prior: Tensor  #: (candidates,)
 
-    def __init__(self, motion: Motion, capsules: int, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, motion: Motion, capsules: int, shape: tuple[int, ...], cyclic: bool = True
+    ) -> None:
         super().__init__()
-        self.capsules, self.shape = capsules, tuple(shape)
-        velocities = motion.candidates(capsules, len(self.shape))
-        _check_different(velocities, self.shape)
-        fractional = (velocities - velocities.round()).abs() > NEAR
-        self.moves = tuple((velocities != 0).flatten(0, 1).any(0).tolist())  #: for each axis
-        self.fractional = tuple(fractional.flatten(0, 1).any(0).tolist())  #: for each axis
-        for axis, sites in enumerate(self.shape):
-            if self.fractional[axis] and sites % 2 == 0:
-                raise BadInput(
-                    f"fractional velocities need an odd number of sites, and axis {axis} has "
-                    f"{sites}: on an even number such rolls do not compose"
-                )
-        kind = torch.get_default_dtype()
-        self.register_buffer("velocities", velocities.to(kind), persistent=False)
-        self.register_buffer("log_prior", motion.log_prior().to(kind), persistent=False)
+        each = motion.candidates(capsules, len(shape))
+        velocities, path_of = each.flatten(0, 1).unique(dim=0, return_inverse=True)
+        self.paths = Paths(velocities, shape, cyclic)
+        path_of = path_of.unflatten(0, each.shape[:2])
+        _check_different(self.paths.first_alike()[path_of], tuple(shape), cyclic)
+        self.register_buffer("path_of", path_of, persistent=False)
+        log_prior = motion.log_prior().to(torch.get_default_dtype())
+        self.register_buffer("log_prior", log_prior, persistent=False)
 
     def __len__(self) -> int:
         return self.log_prior.shape[-1]
+
+    @property
+    def velocities(self) -> Tensor:
+        """Velocities of every candidate, in sites a frame: (candidates, capsules, axes).
+
+        If they change from frame to frame, they are (candidates, capsules, axes, frames).
+        """
+        each = self.paths.velocities[self.path_of]
+        return each.squeeze(-1) if each.shape[-1] == 1 else each
+
+    def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
+        """Return how far capsules have rolled ``steps`` frames later: (…, capsules, axes).
+
+        Args:
+            candidate: index of a candidate, or a tensor of them that broadcasts with ``steps``.
+            steps: a whole number of frames, or an integer tensor of them; negative is earlier.
+        """
+        steps = torch.as_tensor(steps, device=self.path_of.device)
+        return self.paths.shifts(self.path_of[candidate], steps[..., None])
 
     def roll(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
         """Return codes as they are ``steps`` frames later: (…, capsules, *shape).
@@ -183,39 +249,21 @@ class CapsuleMotion(nn.Module):
                 with the first axes of ``code``.
             steps: a whole number of frames, or an integer tensor of them; negative is earlier.
         """
-        return self._roll(code, candidate, steps, fourier=True)
+        return self.paths.roll(code, self.shifts(candidate, steps))
 
     def roll_precision(
         self, precision: Tensor, candidate: int | Tensor, steps: int | Tensor
     ) -> Tensor:
-        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``.
+        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``."""
+        return self.paths.roll_precision(precision, self.shifts(candidate, steps))
 
-        The result is non-negative and keeps the sum over the sites of a capsule.
-        """
-        return self._roll(precision, candidate, steps, fourier=False)
 
-    def _roll(
-        self, values: Tensor, candidate: int | Tensor, steps: int | Tensor, fourier: bool
-    ) -> Tensor:
-        steps = torch.as_tensor(steps, device=values.device)
-        if steps.is_floating_point():
-            raise BadInput("steps must be a whole number of frames, or an integer tensor of them")
-        shifts = self.velocities[candidate] * steps[..., None, None]  # … capsules axes
-        near = shifts.round()
-        shifts = torch.where((shifts - near).abs() < NEAR, near, shifts)
-        axes = len(self.shape)
-        shifts = shifts.reshape(*shifts.shape[:-1], *(1,) * axes, axes)
-        values = values.expand(torch.broadcast_shapes(values.shape, shifts.shape[:-1]))
-        for axis in range(axes):
-            if self.moves[axis]:
-                by = shifts[..., axis].to(values.dtype)
-                values = roll_each(values, by, axis - axes, self.fractional[axis], fourier)
-        return values
+_KINDS: tuple[type[Motion], ...] = (Known, Unknown, Changing, Grouped)
 
 
 def motion_settings(motion: Motion) -> dict[str, Any] | None:
     """Return the settings that `motion_from` takes, or None for a motion of your own."""
-    if type(motion) not in (Known, Unknown, Grouped):
+    if type(motion) not in _KINDS:
         return None
     settings = {"kind": type(motion).__name__, **asdict(motion)}  # type: ignore[call-overload]
     if isinstance(motion, Grouped):
@@ -232,7 +280,7 @@ def motion_from(settings: dict[str, Any]) -> Motion:
     >>> motion_from(motion_settings(Unknown((-2, 2))))
     Unknown(velocities=(-2.0, 2.0), axes=(0,))
     """
-    kinds: dict[str, type[Motion]] = {one.__name__: one for one in (Known, Unknown, Grouped)}
+    kinds: dict[str, type[Motion]] = {one.__name__: one for one in _KINDS}
     values = {name: value for name, value in settings.items() if name != "kind"}
     if settings.get("kind") not in kinds:
         raise BadInput(f"this version knows no motion of kind {settings.get('kind')!r}")
@@ -243,6 +291,19 @@ def motion_from(settings: dict[str, Any]) -> Motion:
 
 def _several(values: Any) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, Iterable) else (values,)
+
+
+def _equally_long(velocities: list[Tensor]) -> list[Tensor]:
+    """Repeat the last velocities of groups if those of another group change for longer."""
+    frames = [one.shape[3] if one.ndim == 4 else 1 for one in velocities]
+    longest = max(frames)
+    if longest == 1:
+        return velocities
+    each = [one.reshape(*one.shape[:3], n) for one, n in zip(velocities, frames, strict=True)]
+    return [
+        torch.cat([one, one[..., -1:].expand(*one.shape[:3], longest - n)], -1)
+        for one, n in zip(each, frames, strict=True)
+    ]
 
 
 def _axis(axis: Any) -> int:
@@ -257,13 +318,20 @@ def _check_axes(asked: tuple[int, ...], axes: int) -> None:
         raise BadInput(f"a motion along axis {max(asked)} needs capsules with it: these have {has}")
 
 
-def _check_different(velocities: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise `BadInput` if two candidates agree at every whole frame, on rings of this shape."""
-    rings = torch.tensor(shape, dtype=velocities.dtype)
-    for a, b in itertools.combinations(range(len(velocities)), 2):
-        apart = (velocities[a] - velocities[b]) / rings
-        if ((apart - apart.round()).abs() * rings < NEAR).all():
+def _check_different(path_of: Tensor, shape: tuple[int, ...], cyclic: bool) -> None:
+    """Raise `BadInput` if two candidates have the same path for every capsule.
+
+    Args:
+        path_of: indices of paths that differ, (candidates, capsules).
+        shape: sites of a capsule.
+        cyclic: whether capsules are rings.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    for candidate, paths in enumerate(map(tuple, path_of.tolist())):
+        same = first.setdefault(paths, candidate)
+        if same != candidate:
+            where = f"rings of {shape} sites" if cyclic else f"capsules of {shape} sites"
             raise BadInput(
-                f"candidate motions {a} and {b} are the same on rings of {shape} sites: "
-                "give each motion once"
+                f"candidate motions {same} and {candidate} are the same on {where}: give each "
+                "motion once"
             )

@@ -31,7 +31,12 @@ def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
 
 
 def roll_each(
-    values: Tensor, shifts: Tensor, dim: int, fractional: bool, fourier: bool = False
+    values: Tensor,
+    shifts: Tensor,
+    dim: int,
+    fractional: bool,
+    fourier: bool = False,
+    cyclic: bool = True,
 ) -> Tensor:
     """Roll each slice of ``values`` along ``dim`` by its own shift.
 
@@ -40,18 +45,26 @@ def roll_each(
         shifts: sites, broadcast with ``values``; of length 1 along ``dim``.
         fractional: whether shifts may be no whole numbers.
         fourier: shift the phases of the Fourier transform instead of interpolating linearly.
+        cyclic: roll around a ring. Otherwise what leaves over an end is lost, and 0 enters; then
+            shifts must be whole numbers.
 
     >>> roll_each(torch.eye(3)[:2], torch.tensor([[1.0], [0.5]]), -1, fractional=True)
     tensor([[0.0000, 1.0000, 0.0000],
             [0.0000, 0.5000, 0.5000]])
+    >>> roll_each(torch.ones(2, 3), torch.tensor([[1], [-2]]), -1, fractional=False, cyclic=False)
+    tensor([[0., 1., 1.],
+            [1., 0., 0.]])
     """
     sites = values.shape[dim]
     below = shifts.floor()
     shape = [1] * values.ndim
     shape[dim] = sites
     site = torch.arange(sites, device=values.device).reshape(shape)
-    index = (site - below.long()).remainder(sites).expand(values.shape)
+    place = site - below.long()
+    index = place.remainder(sites).expand(values.shape)
     rolled = values.gather(dim, index)
+    if not cyclic:
+        return torch.where((place >= 0) & (place < sites), rolled, 0.0)
     if not fractional:
         return rolled
     part = shifts - below

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from topocaps.latents.motion import CapsuleMotion
+from topocaps.latents.paths import Paths
 from topocaps.models.convolutional import decoding_layers, encoding_layers, silu
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
@@ -89,21 +89,19 @@ def _silu_mlp(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def rolled_back(
-    expert: Normal, motions: CapsuleMotion, candidate: Tensor, lag: int | Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return what frames at these lags say of the code of frame 0.
+def rolled_back(expert: Normal, paths: Paths, shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what frames say of the code of frame 0, if it is rolled by ``shifts`` in them.
 
-    The result is their precisions, and the products of precisions and means, for every candidate.
-    Both add up over frames.
+    The result is their precisions, and the products of precisions and means. Both add up over
+    frames.
 
     Args:
         expert: what the frames say of the codes that they show, (…, capsules, *shape).
-        candidate: indices of candidate motions, which broadcast with the first axes.
-        lag: distance from frame 0, or a tensor of them.
+        paths: the rolls.
+        shifts: sites, (…, capsules, axes), which broadcasts with the first axes of ``expert``.
     """
-    precision = motions.roll_precision(expert.variance.reciprocal(), candidate, -lag)
-    return precision, precision * motions.roll(expert.mean, candidate, -lag)
+    precision = paths.roll_precision(expert.variance.reciprocal(), -shifts)
+    return precision, precision * paths.roll(expert.mean, -shifts)
 
 
 def product_of_experts(precision: Tensor, weighted_mean: Tensor) -> Normal:

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
 
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.masking import zero_missing
 from topocaps.latents.motion import CapsuleMotion, Known, Motion
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
+from topocaps.models.candidates import CodePosterior, PathSums
 from topocaps.models.evidence import kl_to_standard_normal, log_ratio_to_standard_normal
 from topocaps.models.experts import product_of_experts, rolled_back
 from topocaps.models.likelihoods import Likelihood
@@ -45,17 +45,19 @@ class OneCodeModel(GenerativeModel):
         motion: Motion | None = None,
         visible: VisibleFrames | None = None,
         asked: int | None = None,
+        keep: int | None = None,
     ) -> None:
         super().__init__()
-        if not topography.cyclic:
-            raise BadInput("a RollingVAE needs capsules that are rings: cyclic=True")
         self.z_given_x, self.x_given_t = z_given_x, x_given_t
         self.likelihood = getattr(x_given_t, "likelihood", Likelihood.BERNOULLI)
         self.frame_shape = getattr(x_given_t, "frame_shape", None)
         self.topography = topography
         self.visible = Stretch() if visible is None else visible
         self.asked = None if asked is None else whole_number("asked", asked)
-        self.motions = CapsuleMotion(motion or Known(), topography.capsules, topography.shape)
+        self.keep = None if keep is None else whole_number("keep", keep)
+        self.motions = CapsuleMotion(
+            motion or Known(), topography.capsules, topography.shape, topography.cyclic
+        )
 
     @property
     def is_bound(self) -> bool:
@@ -63,7 +65,12 @@ class OneCodeModel(GenerativeModel):
 
         With several motions, an estimate inside the logarithm of their sum is too high.
         """
-        return self.asked is None or len(self.motions) == 1
+        return self.asked is None or self.kept == 1
+
+    @property
+    def kept(self) -> int:
+        """Number of candidate motions that are decoded for a sequence."""
+        return len(self.motions) if self.keep is None else min(self.keep, len(self.motions))
 
     @property
     def noise_shapes(self) -> list[tuple[int, ...]]:
@@ -115,16 +122,17 @@ class OneCodeModel(GenerativeModel):
                 ones is estimated; by default all.
             most: largest number of visible frames of a sequence, if it is known.
         """
-        q = self.posteriors(x, visible, most)
+        found = self.posteriors(x, visible, most)
+        q, candidate = found.q, found.candidate
         t = q.mean + q.stddev * (torch.randn_like(q.mean[0]) if noise is None else noise)
-        log_px = self._log_px(x, t, mask, asked)  # candidates batch time
+        log_px = self._log_px(x, t, candidate, mask, asked)  # kept batch time
         if len(self.motions) == 1:
             kl = kl_to_standard_normal(q, self._axes)
             return RollingEvidence.of_sequence(log_px[0], kl[0], mask)
-        return RollingEvidence.of_motions(log_px, self._log_weights(q, t, log_px), mask)
+        return RollingEvidence.of_motions(log_px, self._log_weights(found, t, log_px), mask)
 
-    def posteriors(self, x: Tensor, visible: Tensor, most: int | None = None) -> Normal:
-        """Return q(t|x) at frame 0 for every candidate motion: (candidates, batch, capsules, …).
+    def posteriors(self, x: Tensor, visible: Tensor, most: int | None = None) -> CodePosterior:
+        """Return q(t|x, v) at frame 0 for every candidate motion v, or for the ``keep`` likeliest.
 
         Args:
             visible: booleans (batch, time).
@@ -135,14 +143,21 @@ class OneCodeModel(GenerativeModel):
         if most is not None and most < x.shape[1]:
             lag, visible = chosen_first(visible, most)
             x = frames_at(x, lag)
-        experts = rolled_back(self.z_given_x(x), self.motions, self._candidates, lag)
+        expert, paths = self.z_given_x(x), self.motions.paths
+        candidate = self.all_candidates
+        if self.kept < len(self.motions):
+            with torch.no_grad():
+                said = PathSums.of(expert, paths, lag, visible)
+                candidate = said.likeliest(self.motions, self.kept)
+        experts = rolled_back(expert, paths, self.motions.shifts(candidate[..., None], lag))
         seen = visible.reshape(*visible.shape, *(1,) * self._axes)
-        return product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
+        q = product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
+        return CodePosterior(q, candidate)
 
     @property
-    def _candidates(self) -> Tensor:
-        """Indices of all candidate motions, to broadcast with (batch, time)."""
-        return torch.arange(len(self.motions), device=self.motions.log_prior.device)[:, None, None]
+    def all_candidates(self) -> Tensor:
+        """Indices of all candidate motions, (candidates, 1)."""
+        return torch.arange(len(self.motions), device=self.motions.log_prior.device)[:, None]
 
     @property
     def _axes(self) -> int:
@@ -150,28 +165,33 @@ class OneCodeModel(GenerativeModel):
         return 1 + len(self.topography.shape)
 
     def _log_px(
-        self, x: Tensor, t: Tensor, mask: Tensor | None, asked: Tensor | None = None
+        self,
+        x: Tensor,
+        t: Tensor,
+        candidate: Tensor,
+        mask: Tensor | None,
+        asked: Tensor | None = None,
     ) -> Tensor:
-        """Return log p(x_l|t) for each candidate motion and its t: (…, candidates, batch, time).
+        """Return log p(x_l|t) for each kept candidate and its t: (…, kept, batch, time).
 
         With ``asked``, only these frames are decoded, and each stands for several.
         """
         lags = torch.arange(x.shape[1], device=x.device)
         if asked is None or self.asked is None or self.asked >= x.shape[1]:
-            log_px = self.x_given_t(self.at(t, self._candidates, lags)).log_prob(x)
+            log_px = self.x_given_t(self.at(t, candidate[..., None], lags)).log_prob(x)
             return log_px if mask is None else torch.where(mask, log_px, 0.0)
         present = all_frames(x) if mask is None else mask
         share = present.sum(1, keepdim=True) / asked.sum(1, keepdim=True)
         lags, some = chosen_first(asked, self.asked)
-        decoded = self.x_given_t(self.at(t, self._candidates, lags))
+        decoded = self.x_given_t(self.at(t, candidate[..., None], lags))
         log_px = torch.where(some, share * decoded.log_prob(frames_at(x, lags)), 0.0)
         everywhere = log_px.new_zeros(*log_px.shape[:-1], x.shape[1])
         return everywhere.scatter(-1, lags.expand_as(log_px), log_px)
 
-    def _log_weights(self, q: Normal, t: Tensor, log_px: Tensor) -> Tensor:
-        """Return log p(v) p(x, t|v) / q(t|v) of each candidate motion v: (…, candidates, batch)."""
-        ratio = log_ratio_to_standard_normal(q, t, self._axes)
-        return self.motions.log_prior[:, None] + log_px.sum(-1) + ratio
+    def _log_weights(self, posterior: CodePosterior, t: Tensor, log_px: Tensor) -> Tensor:
+        """Return log p(v) p(x, t|v) / q(t|x, v) of each kept candidate v: (…, kept, batch)."""
+        ratio = log_ratio_to_standard_normal(posterior.q, t, self._axes)
+        return self.motions.log_prior[posterior.candidate] + log_px.sum(-1) + ratio
 
     def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int] | Tensor) -> Tensor:
         """Return codes of frame 0 as other frames show them.
@@ -199,7 +219,8 @@ class OneCodeModel(GenerativeModel):
             raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
 
     def stack_key(self) -> tuple[object, ...]:
-        return self.visible, self.asked, len(self.motions)
+        paths = tuple(self.motions.paths.velocities.shape)
+        return self.visible, self.asked, self.keep, len(self.motions), paths
 
     @torch.no_grad()
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
@@ -210,11 +231,12 @@ class OneCodeModel(GenerativeModel):
         """
         samples = whole_number("samples", samples)
         x, present = self.given(x, mask)
-        q = self.posteriors(x, present)
-        weights = []
-        for count in chunks(samples, x.numel() * len(self.motions)):
+        found = self.posteriors(x, present)
+        q, weights = found.q, []
+        for count in chunks(samples, x.numel() * self.kept):
             t = q.mean + q.stddev * torch.randn_like(q.mean.expand(count, *q.mean.shape))
-            weights.append(self._log_weights(q, t, self._log_px(x, t, mask)).logsumexp(1))
+            log_px = self._log_px(x, t, found.candidate, mask)
+            weights.append(self._log_weights(found, t, log_px).logsumexp(1))
         bound = torch.cat(weights).logsumexp(0) - math.log(samples)
         return bound / present.sum(1)
 

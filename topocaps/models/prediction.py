@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Normal
+from torch.distributions import Categorical, Distribution
 
 from topocaps.errors import BadInput, whole_number
+from topocaps.models.candidates import CodePosterior
 
 if TYPE_CHECKING:
     from topocaps.models.rolling import RollingVAE
@@ -30,19 +31,19 @@ class PredictedFrames(Distribution):
     def __init__(
         self,
         model: RollingVAE,
-        q: Normal,
+        posterior: CodePosterior,
         motion: Categorical,
         lags: Sequence[int],
         samples: int = 100,
     ) -> None:
-        self.model, self.q, self.motion = model, q, motion
+        self.model, self.posterior, self.motion = model, posterior, motion
         self.lags, self.samples = list(lags), whole_number("samples", samples)
         if not self.lags:
             raise BadInput("lags must name at least one frame")
         if not all(isinstance(lag, int) for lag in self.lags):
             raise BadInput(f"lags must be whole numbers of frames, not {self.lags}")
-        candidates = torch.arange(q.mean.shape[0], device=q.mean.device)[:, None, None]
-        each = model.decode(model.at(q.mean, candidates, self.lags))  # candidates batch lags *frame
+        t = model.at(posterior.q.mean, posterior.candidate[..., None], self.lags)
+        each = model.decode(t)  # kept batch lags *frame
         weight = motion.probs.mT.reshape(*each.shape[:2], *(1,) * (each.ndim - 2))
         self._mean = (weight * each).sum(0)
         super().__init__(self._mean.shape[:1], self._mean.shape[1:], validate_args=False)
@@ -82,10 +83,8 @@ class PredictedFrames(Distribution):
 
     def _decoded(self, n: int) -> Distribution:
         """Return the decoder's distribution at n samples of the code: (n, batch, lags, *frame)."""
-        candidate = self.motion.sample(torch.Size((n,)))  # n batch
-        each = candidate, torch.arange(candidate.shape[1], device=candidate.device).expand(n, -1)
-        mean, stddev = self.q.mean[each], self.q.stddev[each]
-        t = mean + stddev * torch.randn_like(mean)
+        q, candidate = self.posterior.pick(self.motion.sample(torch.Size((n,))))
+        t = q.mean + q.stddev * torch.randn_like(q.mean)
         found: Distribution = self.model.x_given_t(
             self.model.at(t, candidate[..., None], self.lags)
         )

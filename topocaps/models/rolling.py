@@ -13,6 +13,7 @@ from topocaps.errors import whole_number
 from topocaps.latents.motion import Known, Motion, motion_from, motion_settings
 from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import family
+from topocaps.models.candidates import CodePosterior
 from topocaps.models.convolutional import halving_channels
 from topocaps.models.evidence import kl_to_standard_normal
 from topocaps.models.experts import convolutions, perceptrons
@@ -51,12 +52,15 @@ class RollingVAE(OneCodeModel):
     Args:
         z_given_x: encoder of frames, (…, *frame), that returns a Normal (…, capsules, *shape).
         x_given_t: decoder of codes that returns a distribution over frames.
-        topography: capsules and their sites, which must be rings; nothing else of it is used.
+        topography: capsules, their sites, and whether they are rings; nothing else of it is used.
         motion: how codes move.
         visible: which frames are visible in training.
         asked: number of frames, at random, that a step of training decodes: an estimate of the
-            bound without bias, which takes less time. With several candidate motions it is no
-            bound. By default all frames are decoded.
+            bound without bias, which takes less time. If several candidate motions are decoded, it
+            is no bound. By default all frames are decoded.
+        keep: number of candidate motions of each sequence that are decoded: those that agree best
+            with the codes of its visible frames. The others count as impossible, so the bound
+            remains one. By default all candidates are decoded.
 
     >>> capsules = Topography(capsules=4, shape=(5,))
     >>> model = RollingVAE.mlp(frame_shape=(1, 8, 8), topography=capsules)
@@ -80,12 +84,13 @@ class RollingVAE(OneCodeModel):
         visible: VisibleFrames | None = None,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         asked: int | None = None,
+        keep: int | None = None,
     ) -> Self:
         """Build the model with multilayer perceptrons, with SiLU between their layers.
 
         Args:
             frame_shape: shape of one frame, such as (channels, height, width).
-            topography: capsules and their sites, which must be rings.
+            topography: capsules, their sites, and whether they are rings.
             hidden: widths of the encoder's hidden layers; the decoder has them in reverse order.
                 By default they are the widths of the topographic models.
             motion: how codes move; by default ``Known(1)``, one site a frame.
@@ -93,6 +98,7 @@ class RollingVAE(OneCodeModel):
                 contiguous ones.
             likelihood: what the decoder's outputs mean.
             asked: number of frames, at random, that a step of training decodes.
+            keep: number of candidate motions that are decoded; by default all.
         """
         _, *widths = paper_widths(tuple(frame_shape), topography.latents)
         if hidden is not None:
@@ -100,7 +106,7 @@ class RollingVAE(OneCodeModel):
         widths = [whole_number("hidden", width) for width in widths]
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = perceptrons(tuple(frame_shape), latent, widths, kind)
-        model = cls(*networks, topography, motion, visible, asked)
+        model = cls(*networks, topography, motion, visible, asked, keep)
         model._record(motion, hidden=widths)
         return model
 
@@ -115,12 +121,13 @@ class RollingVAE(OneCodeModel):
         visible: VisibleFrames | None = None,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         asked: int | None = None,
+        keep: int | None = None,
     ) -> Self:
         """Build the model with convolutional networks, with SiLU between their layers.
 
         Args:
             frame_shape: shape of one frame, (colours, height, width).
-            topography: capsules and their sites, which must be rings.
+            topography: capsules, their sites, and whether they are rings.
             channels: numbers of channels of the encoder, one for each halving of the frame; the
                 decoder has them in reverse order. By default 32 and then 64, until the shorter side
                 has at most 4 pixels.
@@ -129,11 +136,12 @@ class RollingVAE(OneCodeModel):
             visible: which frames are visible in training; by default ``Stretch(3)``.
             likelihood: what the decoder's outputs mean.
             asked: number of frames, at random, that a step of training decodes.
+            keep: number of candidate motions that are decoded; by default all.
         """
         channels = halving_channels(frame_shape, channels)
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = convolutions(tuple(frame_shape), latent, channels, hidden, kind)
-        model = cls(*networks, topography, motion, visible, asked)
+        model = cls(*networks, topography, motion, visible, asked, keep)
         model._record(motion, hidden=hidden, channels=list(channels))
         return model
 
@@ -152,6 +160,7 @@ class RollingVAE(OneCodeModel):
             "visible": visible_told,
             "likelihood": self.likelihood.value,
             **({} if self.asked is None else {"asked": self.asked}),
+            **({} if self.keep is None else {"keep": self.keep}),
             **networks,
         }
 
@@ -176,27 +185,33 @@ class RollingVAE(OneCodeModel):
         of t: so the result needs no random numbers.
         """
         x, present = self.given(x, mask)
-        return self.motion_of(x, self.posteriors(x, present), mask)
+        found = self.posteriors(x, present)
+        return found.among_all(self.motion_of(x, found, mask), len(self.motions))
 
-    def motion_of(self, x: Tensor, q: Normal, mask: Tensor | None = None) -> Categorical:
-        """Return the posterior over candidate motions, given q(t|x) of each candidate."""
-        log_prior = self.motions.log_prior.expand(len(x), -1)
-        if len(self.motions) == 1:
-            return Categorical(logits=log_prior, validate_args=False)
-        bound = self._log_px(x, q.mean, mask).sum(-1) - kl_to_standard_normal(q, self._axes)
-        return Categorical(logits=log_prior + bound.mT, validate_args=False)
+    def motion_of(
+        self, x: Tensor, posterior: CodePosterior, mask: Tensor | None = None
+    ) -> Categorical:
+        """Return the posterior over the kept candidate motions, given q(t|x, v) of each."""
+        log_prior = self.motions.log_prior[posterior.candidate].expand(-1, len(x))
+        if len(log_prior) == 1:
+            return Categorical(logits=log_prior.mT, validate_args=False)
+        q = posterior.q
+        log_px = self._log_px(x, q.mean, posterior.candidate, mask)
+        bound = log_px.sum(-1) - kl_to_standard_normal(q, self._axes)
+        return Categorical(logits=(log_prior + bound).mT, validate_args=False)
 
     def posterior(self, x: Tensor, mask: Tensor | None = None) -> Normal:
         """Return q(t|x) at frame 0, (batch, capsules, *shape), of the likeliest motion."""
-        return self._likeliest(x, mask)[0]
-
-    def _likeliest(self, x: Tensor, mask: Tensor | None) -> tuple[Normal, Tensor]:
         x, present = self.given(x, mask)
-        q = self.posteriors(x, present)
+        return self.likeliest(x, self.posteriors(x, present), mask)[0]
+
+    def likeliest(
+        self, x: Tensor, posterior: CodePosterior, mask: Tensor | None = None
+    ) -> tuple[Normal, Tensor]:
+        """Return q(t|x, v) for the likeliest motion v of every sequence, and the index of v."""
         with torch.no_grad():
-            candidate = self.motion_of(x, q, mask).logits.argmax(-1)
-        each = candidate, torch.arange(len(x), device=x.device)
-        return Normal(q.mean[each], q.stddev[each], validate_args=False), candidate
+            place = self.motion_of(x, posterior, mask).logits.argmax(-1)
+        return posterior.pick(place)
 
     def encode(self, x: Tensor, mask: Tensor | None = None, sample: bool = False) -> Tensor:
         """Return t of every frame, (batch, time, capsules, *shape): that of frame 0, rolled.
@@ -206,7 +221,8 @@ class RollingVAE(OneCodeModel):
                 too.
             sample: draw the code from its posterior, instead of its mean.
         """
-        q, candidate = self._likeliest(x, mask)
+        x, present = self.given(x, mask)
+        q, candidate = self.likeliest(x, self.posteriors(x, present), mask)
         return self.at(q.rsample() if sample else q.mean, candidate[:, None], range(x.shape[1]))
 
     def decode(self, t: Tensor) -> Tensor:
@@ -230,9 +246,9 @@ class RollingVAE(OneCodeModel):
             samples: number of samples of t that ``log_prob`` averages over.
         """
         x, present = self.given(x, mask)
-        q = self.posteriors(x, present)
+        found = self.posteriors(x, present)
         lags = range(x.shape[1]) if lags is None else lags
-        return PredictedFrames(self, q, self.motion_of(x, q, mask), lags, samples)
+        return PredictedFrames(self, found, self.motion_of(x, found, mask), lags, samples)
 
     def fill(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return the sequences with their missing frames predicted from all that are present."""

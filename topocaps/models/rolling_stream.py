@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.models.experts import product_of_experts, rolled_back
+from topocaps.models.candidates import CodePosterior, PathSums
 from topocaps.models.prediction import PredictedFrames
 
 if TYPE_CHECKING:
@@ -21,55 +21,55 @@ class RollingStream:
 
     ``stream(frame)`` takes (batch, *frame) and returns the t of that frame, (batch, capsules,
     *shape), given all frames so far. ``stream.predict(n)`` returns the distribution of the n frames
-    that come next. The stream keeps two running sums for every candidate motion. If there are
+    that come next. The stream keeps running sums for every velocity of a capsule. If it decodes
     several candidates it also keeps the frames, since each of them has to explain all frames.
     """
 
     def __init__(self, model: RollingVAE) -> None:
         self.model = model
         self.frames = 0  #: frames so far
-        # of rolled precisions, and of these times the means: (candidates, batch, capsules, *shape)
-        self._sums: tuple[Tensor, Tensor] | None = None
-        self._seen: list[Tensor] = []
+        self._sums: PathSums | None = None
+        self._seen: list[Tensor] = []  # all frames so far, or the last one
 
     @torch.no_grad()
     def __call__(self, frame: Tensor) -> Tensor:
         model, x = self.model, frame[:, None]
         model.check(x)
-        if self._sums is not None and (size := self._sums[0].shape[1]) != len(frame):
+        if self._sums is not None and (size := self._sums.precision.shape[1]) != len(frame):
             raise BadInput(
                 f"a stream must keep its batch size: this one has {size} sequences, the frame "
                 f"{len(frame)}"
             )
-        candidates = torch.arange(len(model.motions), device=x.device)[:, None]
-        expert = model.z_given_x(x[:, 0])
-        precision, weighted = rolled_back(expert, model.motions, candidates, self.frames)
-        if self._sums is not None:
-            precision, weighted = self._sums[0] + precision, self._sums[1] + weighted
-        self._sums = precision, weighted
+        lag = torch.tensor([self.frames], device=x.device)
+        visible = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
+        said = PathSums.of(model.z_given_x(x), model.motions.paths, lag, visible)
+        self._sums = said if self._sums is None else self._sums + said
         self.frames += 1
-        if len(model.motions) > 1:
-            self._seen.append(x)
-        q, candidate = self.posteriors(), self.motion().logits.argmax(-1)
-        t = q.mean[candidate, torch.arange(len(x), device=x.device)]
-        return model.motions.roll(t, candidate, self.frames - 1)
+        self._seen = [*self._seen, x] if model.kept > 1 else [x]
+        q, candidate = model.likeliest(torch.cat(self._seen, 1), self.posteriors())
+        return model.motions.roll(q.mean, candidate, self.frames - 1)
 
-    def posteriors(self) -> Normal:
-        """Return q(t|frames so far) at frame 0, for every candidate motion."""
+    def posteriors(self) -> CodePosterior:
+        """Return q(t|frames so far, v) at frame 0, for the candidate motions v that are kept."""
         if self._sums is None:
             raise BadInput("the stream has no frames yet: call it with a frame first")
-        return product_of_experts(*self._sums)
+        model = self.model
+        candidate = model.all_candidates
+        if model.kept < len(model.motions):
+            candidate = self._sums.likeliest(model.motions, model.kept)
+        return self._sums.posterior(model.motions, candidate)
 
     @torch.no_grad()
     def motion(self) -> Categorical:
         """Return the posterior over candidate motions, given the frames so far."""
-        q = self.posteriors()
-        x = torch.cat(self._seen, 1) if self._seen else q.mean[0, :, None]
-        return self.model.motion_of(x, q)
+        found = self.posteriors()
+        kept = self.model.motion_of(torch.cat(self._seen, 1), found)
+        return found.among_all(kept, len(self.model.motions))
 
     def predict(self, frames: int = 1) -> PredictedFrames:
         """Return the distribution of the frames that come next."""
-        q, frames = self.posteriors(), whole_number("frames", frames)
+        found, frames = self.posteriors(), whole_number("frames", frames)
         lags = range(self.frames, self.frames + frames)
         with torch.no_grad():
-            return PredictedFrames(self.model, q, self.motion(), lags)
+            motion = self.model.motion_of(torch.cat(self._seen, 1), found)
+            return PredictedFrames(self.model, found, motion, lags)

@@ -27,6 +27,7 @@ class RollingRecipe(BaseRecipe):
     motion: Motion = field(default_factory=Known)
     visible: VisibleFrames = field(default_factory=Stretch)
     asked: int | None = None  #: frames that a step of training decodes; all where None
+    keep: int | None = None  #: candidate motions that are decoded; all where None
     hidden: tuple[int, ...] | None = (
         None  #: widths of perceptrons, or of one layer after convolutions
     )
@@ -34,11 +35,11 @@ class RollingRecipe(BaseRecipe):
     likelihood: Likelihood = Likelihood.BERNOULLI
 
     def __post_init__(self) -> None:
-        own = Topography(capsules=self.topography.capsules, shape=self.topography.shape)
-        if self.topography != own:
+        given = self.topography
+        if given != Topography(given.capsules, given.shape, cyclic=given.cyclic):
             raise BadInput(
-                "a rolling VAE takes the capsules and shape of its topography: the other settings "
-                "are those of a TopographicVAE"
+                "a rolling VAE takes capsules, shape and cyclic of its topography: the other "
+                "settings are those of a TopographicVAE"
             )
         for name in ("hidden", "channels"):
             value = getattr(self, name)
@@ -53,8 +54,9 @@ class RollingRecipe(BaseRecipe):
                 "a recipe records its motion and its visible frames: a class of your own has no "
                 "settings, so give the model to tc.fit"
             )
-        if self.asked is not None:
-            whole_number("asked", self.asked)
+        for name in ("asked", "keep"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
         object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
 
     @property
@@ -71,6 +73,7 @@ class RollingRecipe(BaseRecipe):
             "visible": self.visible,
             "likelihood": self.likelihood,
             "asked": self.asked,
+            "keep": self.keep,
         }
         with seeded(seed):
             if self.channels is None:
@@ -90,6 +93,7 @@ class RollingRecipe(BaseRecipe):
             "motion": motion_settings(self.motion),
             "visible": visible_settings(self.visible),
             "asked": self.asked,
+            "keep": self.keep,
             "hidden": self.hidden,
             "channels": self.channels,
             "likelihood": self.likelihood.value,
@@ -102,6 +106,7 @@ class RollingRecipe(BaseRecipe):
             motion=(motion_settings(self.motion), None),
             visible=(visible_settings(self.visible), None),
             asked=(self.asked, None),
+            keep=(self.keep, None),
             hidden=(self.hidden, None),
             channels=(self.channels, None),
             likelihood=(self.likelihood.value, "bernoulli"),

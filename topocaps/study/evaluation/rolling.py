@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -207,12 +208,28 @@ def motion_names(model: RollingVAE) -> list[str]:
     Capsules that move alike are named once.
     """
     names = []
-    for capsules in model.motions.velocities.tolist():
-        each = [", ".join(f"{v:+.3g}" if v else "0" for v in axes) for axes in capsules]
+    velocities = model.motions.paths.velocities[model.motions.path_of]
+    for capsules in velocities.tolist():
+        each = [", ".join(map(_speed, axes)) for axes in capsules]
         each = [f"({one})" if "," in one else one for one in each]
         groups = [one for n, one in enumerate(each) if n == 0 or one != each[n - 1]]
         names.append(" / ".join(groups).replace("-", "−"))
     return names
+
+
+def _speed(velocities: Sequence[float]) -> str:
+    """Return a velocity, and from which frames on there is another one.
+
+    >>> _speed([1.0, 1.0, -1.0])
+    '+1 then -1 from frame 2'
+    """
+    first, *rest = (f"{v:+.3g}" if v else "0" for v in velocities)
+    changes = [
+        f" then {after} from frame {frame}"
+        for frame, (before, after) in enumerate(itertools.pairwise([first, *rest]), 1)
+        if before != after
+    ]
+    return first + "".join(changes)
 
 
 def _on_motion(motion: Mapping[str, Any]) -> str:

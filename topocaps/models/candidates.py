@@ -1,0 +1,113 @@
+"""The code of a sequence under candidate motions, and which candidates are probable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Normal
+
+from topocaps.latents.motion import CapsuleMotion
+from topocaps.latents.paths import Paths
+from topocaps.models.experts import product_of_experts, rolled_back
+
+
+@dataclass(frozen=True)
+class CodePosterior:
+    """q(t|x, v) at frame 0, for some candidate motions v of every sequence."""
+
+    q: Normal  #: (kept, batch, capsules, *shape)
+    candidate: Tensor  #: index of each candidate, (kept, batch), or (kept, 1) if all are kept
+
+    def pick(self, place: Tensor) -> tuple[Normal, Tensor]:
+        """Return posteriors and candidates at these places, one for each sequence.
+
+        Args:
+            place: indices of kept candidates, (…, batch).
+        """
+        sequence = torch.arange(place.shape[-1], device=place.device).expand(place.shape)
+        q = Normal(self.q.mean[place, sequence], self.q.stddev[place, sequence], False)
+        return q, self.candidate.expand(-1, place.shape[-1])[place, sequence]
+
+    def among_all(self, kept: Categorical, candidates: int) -> Categorical:
+        """Return a distribution over all candidates from one over those kept, (batch, kept)."""
+        logits = kept.logits.new_full((len(kept.logits), candidates), -torch.inf)
+        index = self.candidate.mT.expand_as(kept.logits)
+        return Categorical(logits=logits.scatter(1, index, kept.logits), validate_args=False)
+
+
+@dataclass(frozen=True)
+class PathSums:
+    """What visible frames say of the code of frame 0 if capsules follow each of the paths.
+
+    A capsule is only affected by its own path. So this decides how probable any combination of
+    paths is, and it adds up over frames.
+    """
+
+    precision: Tensor  #: (paths, batch, capsules, *shape)
+    weighted_mean: Tensor  #: products of precisions and means, (paths, batch, capsules, *shape)
+    energy: Tensor  #: products of precisions and squared means, (paths, batch, capsules)
+
+    @classmethod
+    def of(cls, expert: Normal, paths: Paths, lag: Tensor, visible: Tensor) -> Self:
+        """Sum what the visible ones of some frames say.
+
+        Args:
+            expert: what the frames say of the codes that they show, (batch, time, capsules,
+                *shape).
+            lag: distances from frame 0, (time,) or (batch, time).
+            visible: booleans (batch, time).
+        """
+        sites = len(paths.shape)
+        path = torch.arange(len(paths), device=lag.device)[:, None, None]
+        shifts = paths.shifts(path, lag)[..., None, :]  # paths, 1 or batch, time, 1, axes
+        precision, weighted = rolled_back(expert, paths, shifts)
+        seen = visible.reshape(*visible.shape, *(1,) * (1 + sites))
+        precision, weighted = (torch.where(seen, one, 0.0) for one in (precision, weighted))
+        energy = torch.where(precision > 0, weighted.square() / precision, 0.0)
+        return cls(precision.sum(2), weighted.sum(2), energy.flatten(-sites).sum((2, -1)))
+
+    def __add__(self, other: PathSums) -> PathSums:
+        return PathSums(
+            self.precision + other.precision,
+            self.weighted_mean + other.weighted_mean,
+            self.energy + other.energy,
+        )
+
+    def log_weights(self, motions: CapsuleMotion) -> Tensor:
+        r"""Return how probable every candidate motion is, up to a constant: (candidates, batch).
+
+        What a frame says of its code counts as an observation of it, with Gaussian noise. The
+        evidence of all observations is
+
+        .. math:: \tfrac12 \sum_{\mathrm{sites}} (P M^2 - \log P - \sum_l p_l m_l^2)
+
+        No frame is decoded.
+        """
+        sites, total = len(motions.paths.shape), 1 + self.precision
+        explained = self.weighted_mean.square() / total - total.log()
+        evidence = 0.5 * explained.flatten(-sites).sum(-1)  # paths batch capsules
+        # Whole rolls do not change the energy of a frame: beyond open ends, t is 0 and not m.
+        if any(motions.paths.fractional):
+            evidence = evidence - 0.5 * self.energy
+        capsule = torch.arange(evidence.shape[-1], device=evidence.device)
+        each = evidence.mT[motions.path_of, capsule]  # candidates capsules batch
+        return motions.log_prior[:, None] + each.sum(1)
+
+    def likeliest(self, motions: CapsuleMotion, keep: int) -> Tensor:
+        """Return the most probable candidate motions of each sequence: (keep, batch).
+
+        Of candidates that are equally probable, the first ones are returned.
+        """
+        return self.log_weights(motions).argsort(stable=True, dim=0, descending=True)[:keep]
+
+    def posterior(self, motions: CapsuleMotion, candidate: Tensor) -> CodePosterior:
+        """Return the posterior of the code under these candidates, (kept, batch or 1)."""
+        batch, capsules = self.precision.shape[1:3]
+        path = motions.path_of[candidate]  # kept, batch or 1, capsules
+        sequence = torch.arange(batch, device=path.device)[:, None]
+        capsule = torch.arange(capsules, device=path.device)
+        each = (one[path, sequence, capsule] for one in (self.precision, self.weighted_mean))
+        return CodePosterior(product_of_experts(*each), candidate)
