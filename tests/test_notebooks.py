@@ -86,8 +86,8 @@ def test_posteriors_are_those_of_the_library(names, v):
     x, visible, _ = given()
     mean, precision = names["posterior"](x.flatten(2), visible, v)
     q = library(names, tc.motions.Known(v)).posteriors(x, visible)
-    assert_equal(mean, q.mean[0])
-    assert_equal(precision, q.variance[0].reciprocal())
+    assert_equal(mean, q.q.mean[0])
+    assert_equal(precision, q.q.variance[0].reciprocal())
     assert (precision > math.exp(8)).any() and (precision[-1] == 1).all()
 
 
@@ -125,8 +125,8 @@ def test_streams_are_those_of_the_library(names):
     for frame, (mean, precision) in enumerate(names["stream"](x.flatten(2))):
         stream(x[:, frame])
         q = stream.posteriors()
-        assert_equal(mean, q.mean[0])
-        assert_equal(precision, q.variance[0].reciprocal())
+        assert_equal(mean, q.q.mean[0])
+        assert_equal(precision, q.q.variance[0].reciprocal())
 
 
 def test_visible_frames_are_stretches_of_three_or_more(names):

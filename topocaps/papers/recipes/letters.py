@@ -33,7 +33,7 @@ ROLLING = RollingRecipe(
     data=Letters(),
     topography=_CAPSULES,
     hidden=_HIDDEN,
-    training=_training(steps=10_000, epochs=10),
+    training=_training(steps=5_000, epochs=5),
 )
 
 TVAE = Recipe(
@@ -43,7 +43,7 @@ TVAE = Recipe(
     topography=replace(_CAPSULES, reach=(1,), window=13, velocity=1.0),
     hidden=_HIDDEN,
     centred=True,
-    training=replace(_training(2_000, 4), optimiser=Adam(2e-3, (0.9, 0.95))),
+    training=replace(_training(5_000, 5), optimiser=Adam(2e-3, (0.9, 0.95))),
 )
 
 PLAIN = replace(
