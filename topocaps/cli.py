@@ -141,7 +141,7 @@ def fit(
         int | None, typer.Option(help="Frames that share variances; TVAE only.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Of 8,000 sequences each [8; TVAE 18].", min=1)
+        int | None, typer.Option(help="Of 8,000 sequences each [16; TVAE 18].", min=1)
     ] = None,
     patience: Patience = None,
     seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,

@@ -44,7 +44,7 @@ class Kind(StrEnum):
     TVAE = "tvae"  #: the paper's `TopographicVAE`
 
 
-EPOCHS = {Kind.ROLLING: 8, Kind.TVAE: 18}
+EPOCHS = {Kind.ROLLING: 16, Kind.TVAE: 18}
 
 
 @dataclass(frozen=True)
