@@ -16,7 +16,8 @@ _HIDDEN = (400,)
 _BATCH = 16
 
 
-def _training(steps: int, epochs: int) -> Training:
+def training(steps: int, epochs: int) -> Training:
+    """Return the training of a rolling VAE on two cores."""
     return Training(
         optimiser=Adam(lr=3e-3, betas=(0.9, 0.99), warmup=100),
         batch=_BATCH,
@@ -33,17 +34,17 @@ ROLLING = RollingRecipe(
     data=Letters(),
     topography=_CAPSULES,
     hidden=_HIDDEN,
-    training=_training(steps=5_000, epochs=5),
+    training=training(steps=5_000, epochs=5),
 )
 
 TVAE = Recipe(
     name="letters/tvae",
-    about="the paper's model of the same size: shifting coherence over 13 of 15 frames",
+    about="the paper's TVAE of the same size: shifting coherence over 13 of 15 frames",
     data=Letters(),
     topography=replace(_CAPSULES, reach=(1,), window=13, velocity=1.0),
     hidden=_HIDDEN,
     centred=True,
-    training=replace(_training(5_000, 5), optimiser=Adam(2e-3, (0.9, 0.95))),
+    training=replace(training(5_000, 5), optimiser=Adam(2e-3, (0.9, 0.95))),
 )
 
 PLAIN = replace(

@@ -190,6 +190,7 @@ SMALL = replace(
     name="rolling/sprites-small",
     about="one code a sequence, direction given",
     data=Sprites(resolution=32),
+    training=letters.training(steps=12_000, epochs=12),
 )
 
 
@@ -204,28 +205,23 @@ SMALL_MODELS = (SMALL, _unknown(SMALL), *_as_small(_baselines(SMALL, 13, 1)))
 _LETTERS = letters.ROLLING
 
 
-def _long(recipe: Recipe, **changes: Any) -> Recipe:
-    """The recipe of letters with as many steps as the rolling VAE has."""
-    steps = {name: getattr(_LETTERS.training, name) for name in ("epochs", "epoch_size")}
-    training = replace(recipe.training, **steps)
-    return replace(recipe, name=f"{recipe.name}-long", training=training, **changes)
-
-
 LETTERS_MODELS = (
     _LETTERS,
     _unknown(_LETTERS),
-    _long(letters.TVAE, about="shifting coherence over 13 of 15 frames"),
-    _long(
-        replace(letters.TVAE, name="letters/tvae-5"),
+    letters.TVAE,
+    replace(
+        letters.TVAE,
+        name="letters/tvae-5",
         about="shifting coherence over 5 of 15 frames",
         topography=replace(letters.TVAE.topography, window=5),
     ),
-    _long(
-        replace(letters.TVAE, name="letters/bubble"),
+    replace(
+        letters.TVAE,
+        name="letters/bubble",
         about="stationary coherence over 13 of 15 frames",
         topography=replace(letters.TVAE.topography, velocity=0.0),
     ),
-    _long(letters.PLAIN, about="the plain VAE"),
+    letters.PLAIN,
 )
 LETTERS_SETTINGS = (
     *_settings(_LETTERS, frames=15),
@@ -254,6 +250,7 @@ DIGITS_SMALL = replace(
     name="rolling/mnist-small",
     data=Mnist(evaluated=SOME),
     topography=Topography(capsules=12, shape=(18,)),
+    training=letters.training(steps=4_000, epochs=4),
 )
 DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, 13, 3)))
 
