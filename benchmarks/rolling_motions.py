@@ -8,7 +8,7 @@ candidates and continue with the 4 likeliest of 41. In ``reversals`` they move b
 and turn back once. The gain is on frames of held-out patterns that follow the visible ones: 1 is
 perfect, 0 is the mean frame. ``found`` is the share of sequences whose velocity is found to 0.15
 pixels a frame, up to one sign for all. ``milliseconds`` are those of a step with the networks of
-``rolling_letters.py``.
+``letters/rolling``.
 """
 
 import json

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read_text()]
 MODULES = [one.name for one in pkgutil.walk_packages(topocaps.__path__, "topocaps.")]
+NOTEBOOK_PAGES = {"first-look.md", "rolling-vae.md"}  # written when the site is built
 NUMBER = re.compile(r"[-−]?\d+(?:[.,]\d+)*(?:e-?\d+)?")
 
 
@@ -125,7 +126,7 @@ def test_links_between_pages_lead_somewhere():
     for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             there = page.parent / target
-            assert there.exists() or there.name == "first-look.md", f"{page.name}: {target}"
+            assert there.exists() or there.name in NOTEBOOK_PAGES, f"{page.name}: {target}"
 
 
 def test_messages_on_the_pages_are_those_of_the_package():

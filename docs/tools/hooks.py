@@ -1,4 +1,4 @@
-"""What MkDocs is told beside ``mkdocs.yml``: equations as MathML, and the notebook as a page.
+"""What MkDocs is told beside ``mkdocs.yml``: equations as MathML, and notebooks as pages.
 
 Pages fetch nothing when they are read: browsers draw MathML by themselves.
 """
@@ -16,8 +16,11 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-NOTEBOOK = Path("examples/first_look.ipynb")
-PAGE = "first-look.md"
+#: notebooks, by the page that shows them
+NOTEBOOKS = {
+    "first-look.md": Path("examples/first_look.ipynb"),
+    "rolling-vae.md": Path("examples/rolling_vae.ipynb"),
+}
 
 _EQUATION = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
@@ -42,17 +45,19 @@ def _mathml(found: re.Match[str]) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The notebook, with the outputs that are stored in it, as a page of the site."""
+    """Notebooks, with the outputs that are stored in them, as pages of the site."""
     root = Path(config.config_file_path or "mkdocs.yml").parent
-    page, pictures = notebook_page(json.loads((root / NOTEBOOK).read_text()))
-    files.append(File.generated(config, PAGE, content=page))
-    for name, content in pictures.items():
-        files.append(File.generated(config, name, content=content))
+    for page, notebook in NOTEBOOKS.items():
+        content, pictures = notebook_page(root, notebook)
+        files.append(File.generated(config, page, content=content))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, name, content=picture))
     return files
 
 
-def notebook_page(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
+def notebook_page(root: Path, path: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown, and its pictures by name."""
+    notebook = json.loads((root / path).read_text())
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook["cells"]:
@@ -64,10 +69,10 @@ def notebook_page(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
         for output in cell["outputs"]:
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
-                name = f"images/first-look-{len(pictures) + 1}.png"
+                name = f"images/{path.stem}-{len(pictures) + 1}.png"
                 pictures[name] = base64.b64decode("".join(data["image/png"]))
                 parts.append(f"![Output of the cell above]({name})")
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
-    parts.append(f"*This page is `{NOTEBOOK.as_posix()}`, with the outputs stored in it.*")
+    parts.append(f"*This page is `{path.as_posix()}`, with the outputs stored in it.*")
     return "\n\n".join(parts) + "\n", pictures
