@@ -103,8 +103,7 @@ def of_reversals(motion, keep, seed):
 
 def milliseconds(keep, steps=20):
     model = tc.RollingVAE.mlp(
-        (1, 28, 28), tc.Topography(12, (15,)), (450, 300), tc.motions.Unknown(FINE),
-        asked=6, keep=keep,
+        (1, 28, 28), tc.Topography(12, (15,)), (400,), tc.motions.Unknown(FINE), keep=keep,
     )  # fmt: skip
     x = torch.rand(16, 10, 1, 28, 28)
     start = time.perf_counter()

@@ -193,12 +193,6 @@ def test_a_prior_that_is_not_uniform_decides_what_is_kept():
     assert (model.posteriors(x, some(50, 0)).candidate > 0).all()
 
 
-def test_only_one_kept_candidate_leaves_an_estimate_of_the_bound_unbiased():
-    motion = Unknown((-1, 1))
-    assert not rolling(motion, asked=2).is_bound and not rolling(motion, asked=2, keep=2).is_bound
-    assert rolling(motion, asked=2, keep=1).is_bound
-
-
 def test_a_recipe_has_the_settings_of_its_model():
     recipe = replace(
         ROLLING,

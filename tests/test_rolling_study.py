@@ -32,7 +32,7 @@ LETTERS = find("letters/rolling")
 
 def test_a_recipe_with_every_setting_is_the_same_after_json():
     recipe = RollingRecipe(
-        name="a/b", about="c", data=OwnSequences("clips"), likelihood="gaussian", asked=3,
+        name="a/b", about="c", data=OwnSequences("clips"), likelihood="gaussian", keep=3,
         topography=tc.Topography(3, (5, 3)), visible=Past(2, 4), hidden=9, channels=(4, 8),
         motion=Grouped((1, 2), (Known(0), Unknown((-0.5, 1), axes=(0, 1)))),
         training=tc.Training(kl=tc.KLWeight(0.1, 0.5, 0.9)), start=replace(LETTERS, edition="d"),
@@ -45,12 +45,12 @@ def test_a_recipe_with_every_setting_is_the_same_after_json():
 
 
 def test_settings_are_changed_by_their_path():
-    recipe = replace(LETTERS, asked=6, training=tc.Training(kl=tc.KLWeight(0.1, 0.5)))
-    changed = recipe.change(["motion.velocity=-2", "least=5", "kl.start=0.5", "asked=none"])
-    assert changed.motion == Known(-2) and changed.visible.least == 5 and changed.asked is None
+    recipe = replace(LETTERS, keep=6, training=tc.Training(kl=tc.KLWeight(0.1, 0.5)))
+    changed = recipe.change(["motion.velocity=-2", "least=5", "kl.start=0.5", "keep=none"])
+    assert changed.motion == Known(-2) and changed.visible.least == 5 and changed.keep is None
     assert changed.training.kl == tc.KLWeight(0.5, 0.5)
     built = changed.build(FRAME, 0)
-    assert built.motions.velocities.flatten().unique().tolist() == [-2] and built.asked is None
+    assert built.motions.velocities.flatten().unique().tolist() == [-2] and built.keep is None
 
 
 class Own(Motion):
@@ -76,7 +76,7 @@ class Seen(VisibleFrames):
         (dict(channels=(4, 8), hidden=(5, 6)), "at most one hidden layer"),
         (dict(hidden=(5, 0)), "hidden must be a whole number"),
         (dict(channels=(0.5,)), "channels must be a whole number"),
-        (dict(asked=0), "asked must be a whole number"),
+        (dict(keep=0), "keep must be a whole number"),
         (dict(likelihood="poisson"), "likelihood must be one of"),
         (dict(motion=Own()), "a recipe records its motion and its visible frames"),
         (dict(visible=Seen()), "a recipe records its motion and its visible frames"),

@@ -41,7 +41,7 @@ every_network = pytest.mark.parametrize("build", NETWORKS.values(), ids=NETWORKS
 #: settings under which a layer multiplies other rows than one for each frame
 ROWS = {
     "all frames": {},
-    "some frames": {"asked": 3, "visible": Stretch(1, 2)},
+    "some frames": {"visible": Stretch(1, 2)},
     "unknown motion": {"motion": Unknown((-1, 1))},
     "fractional": {"motion": Known(0.4), "visible": RandomFrames(2)},
 }
@@ -74,11 +74,11 @@ def mapped(monkeypatch):
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
 def test_a_member_of_a_stack_trains_as_it_would_alone(build, training, gaps, mapped):
     sequences, seeds = shown(build, gaps=gaps), [7, 3]
-    together = [build(n, asked=3) for n in range(2)]
+    together = [build(n) for n in range(2)]
     assert len(Engine(together, sequences, seeds, training).parts) == 1
     found = train(together, sequences, training, seeds=seeds)
     for n, (member, progress) in enumerate(zip(together, found, strict=True)):
-        alone = build(n, asked=3)
+        alone = build(n)
         (expected,) = train([alone], sequences, training, seeds=[seeds[n]])
         for name, value in alone.state_dict().items():
             torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-3, atol=1e-4)
@@ -96,7 +96,7 @@ def test_on_a_cpu_each_is_trained_by_itself():
 @pytest.mark.parametrize("together", [1, 2])
 def test_training_resumes_bit_for_bit(build, together, mapped, tmp_path):
     def models(seed):
-        return [build(seed + n, asked=3) for n in range(together)]
+        return [build(seed + n) for n in range(together)]
 
     sequences, seeds = shown(build), range(together)
     states = [tmp_path / f"{n}.safetensors" for n in seeds]
@@ -111,7 +111,8 @@ def test_training_resumes_bit_for_bit(build, together, mapped, tmp_path):
 
 def test_memory_is_planned_from_what_a_step_decodes():
     sequences = tc.Sequences.of(torch.rand(8, 12, *PICTURE))
-    models = [convolutional(asked=2), convolutional(), convolutional(motion=Unknown((-1, 1)))]
+    some, unknown = convolutional(visible=Stretch(1, 2)), convolutional(motion=Unknown((-1, 1)))
+    models = [some, convolutional(), unknown]
     needs = [plan([one], sequences, ADAM).activations for one in models]
     assert needs[0] < needs[1] < needs[2]
     together = plan([*models, convolutional(1)], sequences, ADAM).activations

@@ -21,7 +21,6 @@ from topocaps.models.likelihoods import Likelihood
 from topocaps.models.prediction import chunks
 from topocaps.models.rolling_evidence import RollingEvidence
 from topocaps.models.visible import (
-    RandomFrames,
     Stretch,
     VisibleFrames,
     chosen_first,
@@ -44,7 +43,6 @@ class OneCodeModel(GenerativeModel):
         topography: Topography,
         motion: Motion | None = None,
         visible: VisibleFrames | None = None,
-        asked: int | None = None,
         keep: int | None = None,
     ) -> None:
         super().__init__()
@@ -53,19 +51,10 @@ class OneCodeModel(GenerativeModel):
         self.frame_shape = getattr(x_given_t, "frame_shape", None)
         self.topography = topography
         self.visible = Stretch() if visible is None else visible
-        self.asked = None if asked is None else whole_number("asked", asked)
         self.keep = None if keep is None else whole_number("keep", keep)
         self.motions = CapsuleMotion(
             motion or Known(), topography.capsules, topography.shape, topography.cyclic
         )
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether `elbo` lower-bounds log p(x), in training too.
-
-        With several motions, an estimate inside the logarithm of their sum is too high.
-        """
-        return self.asked is None or self.kept == 1
 
     @property
     def kept(self) -> int:
@@ -78,14 +67,12 @@ class OneCodeModel(GenerativeModel):
 
         The code of a sequence uses the noise of its first frame.
         """
-        return [(self.topography.capsules, *self.topography.shape), (3,)]
+        return [(self.topography.capsules, *self.topography.shape), (2,)]
 
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> RollingEvidence:
         """Return the bound on all present frames, when only some of them are visible.
-
-        If ``asked`` is set, the bound is estimated from so many of the present frames.
 
         Args:
             noise: function that returns standard normal numbers in the shape of its argument.
@@ -93,10 +80,8 @@ class OneCodeModel(GenerativeModel):
         """
         code, numbers = (noise(x.new_empty(*x.shape[:2], *shape)) for shape in self.noise_shapes)
         present, uniform = all_frames(x) if mask is None else mask, torch.special.ndtr(numbers)
-        visible, asked = self.visible.choose(uniform[..., :2], present), None
-        if self.asked is not None:
-            asked = RandomFrames(self.asked, self.asked).choose(uniform[..., 1:], present)
-        return self.evidence_from(x, visible, code[:, 0], mask, asked, self.visible.most)
+        visible = self.visible.choose(uniform, present)
+        return self.evidence_from(x, visible, code[:, 0], mask, self.visible.most)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> RollingEvidence:
         """Check the frames, then return the bound with all present frames visible."""
@@ -109,7 +94,6 @@ class OneCodeModel(GenerativeModel):
         visible: Tensor,
         noise: Tensor | None = None,
         mask: Tensor | None = None,
-        asked: Tensor | None = None,
         most: int | None = None,
     ) -> RollingEvidence:
         """Return the bound on all present frames, when ``visible`` frames are seen.
@@ -118,14 +102,12 @@ class OneCodeModel(GenerativeModel):
             visible: booleans (batch, time).
             noise: standard normal numbers (batch, capsules, *shape); drawn by default.
             mask: booleans (batch, time), True where a frame is present.
-            asked: booleans (batch, time), the present frames from which log p(x|t) of all present
-                ones is estimated; by default all.
             most: largest number of visible frames of a sequence, if it is known.
         """
         found = self.posteriors(x, visible, most)
         q, candidate = found.q, found.candidate
         t = q.mean + q.stddev * (torch.randn_like(q.mean[0]) if noise is None else noise)
-        log_px = self._log_px(x, t, candidate, mask, asked)  # kept batch time
+        log_px = self._log_px(x, t, candidate, mask)  # kept batch time
         if len(self.motions) == 1:
             kl = kl_to_standard_normal(q, self._axes)
             return RollingEvidence.of_sequence(log_px[0], kl[0], mask)
@@ -164,29 +146,11 @@ class OneCodeModel(GenerativeModel):
         """Number of tensor axes that a code has."""
         return 1 + len(self.topography.shape)
 
-    def _log_px(
-        self,
-        x: Tensor,
-        t: Tensor,
-        candidate: Tensor,
-        mask: Tensor | None,
-        asked: Tensor | None = None,
-    ) -> Tensor:
-        """Return log p(x_l|t) for each kept candidate and its t: (…, kept, batch, time).
-
-        With ``asked``, only these frames are decoded, and each stands for several.
-        """
+    def _log_px(self, x: Tensor, t: Tensor, candidate: Tensor, mask: Tensor | None) -> Tensor:
+        """Return log p(x_l|t) for each kept candidate and its t: (…, kept, batch, time)."""
         lags = torch.arange(x.shape[1], device=x.device)
-        if asked is None or self.asked is None or self.asked >= x.shape[1]:
-            log_px = self.x_given_t(self.at(t, candidate[..., None], lags)).log_prob(x)
-            return log_px if mask is None else torch.where(mask, log_px, 0.0)
-        present = all_frames(x) if mask is None else mask
-        share = present.sum(1, keepdim=True) / asked.sum(1, keepdim=True)
-        lags, some = chosen_first(asked, self.asked)
-        decoded = self.x_given_t(self.at(t, candidate[..., None], lags))
-        log_px = torch.where(some, share * decoded.log_prob(frames_at(x, lags)), 0.0)
-        everywhere = log_px.new_zeros(*log_px.shape[:-1], x.shape[1])
-        return everywhere.scatter(-1, lags.expand_as(log_px), log_px)
+        log_px = self.x_given_t(self.at(t, candidate[..., None], lags)).log_prob(x)
+        return log_px if mask is None else torch.where(mask, log_px, 0.0)
 
     def _log_weights(self, posterior: CodePosterior, t: Tensor, log_px: Tensor) -> Tensor:
         """Return log p(v) p(x, t|v) / q(t|x, v) of each kept candidate v: (…, kept, batch)."""
@@ -220,7 +184,7 @@ class OneCodeModel(GenerativeModel):
 
     def stack_key(self) -> tuple[object, ...]:
         paths = tuple(self.motions.paths.velocities.shape)
-        return self.visible, self.asked, self.keep, len(self.motions), paths
+        return self.visible, self.keep, len(self.motions), paths
 
     @torch.no_grad()
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:

@@ -55,9 +55,6 @@ class RollingVAE(OneCodeModel):
         topography: capsules, their sites, and whether they are rings; nothing else of it is used.
         motion: how codes move.
         visible: which frames are visible in training.
-        asked: number of frames, at random, that a step of training decodes: an estimate of the
-            bound without bias, which takes less time. If several candidate motions are decoded, it
-            is no bound. By default all frames are decoded.
         keep: number of candidate motions of each sequence that are decoded: those that agree best
             with the codes of its visible frames. The others count as impossible, so the bound
             remains one. By default all candidates are decoded.
@@ -83,7 +80,6 @@ class RollingVAE(OneCodeModel):
         motion: Motion | None = None,
         visible: VisibleFrames | None = None,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
-        asked: int | None = None,
         keep: int | None = None,
     ) -> Self:
         """Build the model with multilayer perceptrons, with SiLU between their layers.
@@ -97,7 +93,6 @@ class RollingVAE(OneCodeModel):
             visible: which frames are visible in training; by default ``Stretch(3)``, three or more
                 contiguous ones.
             likelihood: what the decoder's outputs mean.
-            asked: number of frames, at random, that a step of training decodes.
             keep: number of candidate motions that are decoded; by default all.
         """
         _, *widths = paper_widths(tuple(frame_shape), topography.latents)
@@ -106,7 +101,7 @@ class RollingVAE(OneCodeModel):
         widths = [whole_number("hidden", width) for width in widths]
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = perceptrons(tuple(frame_shape), latent, widths, kind)
-        model = cls(*networks, topography, motion, visible, asked, keep)
+        model = cls(*networks, topography, motion, visible, keep)
         model._record(motion, hidden=widths)
         return model
 
@@ -120,7 +115,6 @@ class RollingVAE(OneCodeModel):
         motion: Motion | None = None,
         visible: VisibleFrames | None = None,
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
-        asked: int | None = None,
         keep: int | None = None,
     ) -> Self:
         """Build the model with convolutional networks, with SiLU between their layers.
@@ -135,13 +129,12 @@ class RollingVAE(OneCodeModel):
             motion: how codes move; by default ``Known(1)``, one site a frame.
             visible: which frames are visible in training; by default ``Stretch(3)``.
             likelihood: what the decoder's outputs mean.
-            asked: number of frames, at random, that a step of training decodes.
             keep: number of candidate motions that are decoded; by default all.
         """
         channels = halving_channels(frame_shape, channels)
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = convolutions(tuple(frame_shape), latent, channels, hidden, kind)
-        model = cls(*networks, topography, motion, visible, asked, keep)
+        model = cls(*networks, topography, motion, visible, keep)
         model._record(motion, hidden=hidden, channels=list(channels))
         return model
 
@@ -159,7 +152,6 @@ class RollingVAE(OneCodeModel):
             "motion": motion_told,
             "visible": visible_told,
             "likelihood": self.likelihood.value,
-            **({} if self.asked is None else {"asked": self.asked}),
             **({} if self.keep is None else {"keep": self.keep}),
             **networks,
         }

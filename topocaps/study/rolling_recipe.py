@@ -26,7 +26,6 @@ class RollingRecipe(BaseRecipe):
     topography: Topography
     motion: Motion = field(default_factory=Known)
     visible: VisibleFrames = field(default_factory=Stretch)
-    asked: int | None = None  #: frames that a step of training decodes; all where None
     keep: int | None = None  #: candidate motions that are decoded; all where None
     hidden: tuple[int, ...] | None = (
         None  #: widths of perceptrons, or of one layer after convolutions
@@ -54,9 +53,8 @@ class RollingRecipe(BaseRecipe):
                 "a recipe records its motion and its visible frames: a class of your own has no "
                 "settings, so give the model to tc.fit"
             )
-        for name in ("asked", "keep"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
+        if self.keep is not None:
+            whole_number("keep", self.keep)
         object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
 
     @property
@@ -72,7 +70,6 @@ class RollingRecipe(BaseRecipe):
             "motion": self.motion,
             "visible": self.visible,
             "likelihood": self.likelihood,
-            "asked": self.asked,
             "keep": self.keep,
         }
         with seeded(seed):
@@ -92,7 +89,6 @@ class RollingRecipe(BaseRecipe):
             "topography": self.topography.settings(),
             "motion": motion_settings(self.motion),
             "visible": visible_settings(self.visible),
-            "asked": self.asked,
             "keep": self.keep,
             "hidden": self.hidden,
             "channels": self.channels,
@@ -105,7 +101,6 @@ class RollingRecipe(BaseRecipe):
             topography=(of_topography(self.topography), None),
             motion=(motion_settings(self.motion), None),
             visible=(visible_settings(self.visible), None),
-            asked=(self.asked, None),
             keep=(self.keep, None),
             hidden=(self.hidden, None),
             channels=(self.channels, None),
