@@ -18,7 +18,7 @@ from topocaps.errors import BadInput, Interrupted, NonFinite, TopocapsError
 from topocaps.io import make_folder
 from topocaps.papers.page import draw, write_page
 from topocaps.papers.recipes import RECIPES, find
-from topocaps.papers.reproduce import missing, named, names
+from topocaps.papers.reproduce import groups, missing, named, names
 from topocaps.papers.reproduce import reproduce as run_tables
 from topocaps.papers.results import Results
 from topocaps.study import figures
@@ -36,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Generative capsules: latent variables that move when the world moves.",
+    help="Generative capsules: latent variables that move when the input moves.",
 )
 
 Device = Annotated[
@@ -47,7 +47,9 @@ Data = Annotated[
 ]
 Patience = Annotated[
     int | None,
-    typer.Option(help="Epochs to go on without a better bound on what is held out.", min=1),
+    typer.Option(
+        help="Stop after this many epochs without a better bound on held-out sequences.", min=1
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -99,7 +101,7 @@ def train(
 ) -> None:
     """Train a recipe, evaluate it beside its untrained control, write a run folder.
 
-    Run it again to go on where it was stopped.
+    Run it again to resume.
 
     Example: topocaps train sprites/tvae --epochs 5 --set window=11
     """
@@ -122,15 +124,22 @@ def train(
 def fit(
     path: Annotated[str, typer.Argument(help="A video, an array (.npy, .npz, .h5) or a folder.")],
     out: Annotated[Path | None, typer.Option(help="Run folder [runs/fit-NAME].")] = None,
-    frames: Annotated[int | None, typer.Option(help="Cut clips into windows of so many.")] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(
+            help="Length of the windows that clips are cut into [24 if clips are longer than 32]."
+        ),
+    ] = None,
     stride: Annotated[int | None, typer.Option(help="Frames from one window to the next.")] = None,
     size: Annotated[
         int | None, typer.Option(help="Pixels of a side: pictures are made square.")
     ] = None,
-    grey: Annotated[bool | None, typer.Option(help="Without colour, or with it.")] = None,
+    grey: Annotated[
+        bool | None, typer.Option(help="Make frames grey, or keep their colour [grey if all are].")
+    ] = None,
     layout: Annotated[str | None, typer.Option(help="Names of axes, such as NTHWC.")] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave out files that cannot be read.")] = False,
-    closed: Annotated[bool, typer.Option(help="After the last frame comes the first.")] = False,
+    closed: Annotated[bool, typer.Option(help="The first frame follows the last.")] = False,
     model: Annotated[
         Kind | None, typer.Option(help="A rolling VAE, or the paper's TVAE [rolling].")
     ] = None,
@@ -141,7 +150,7 @@ def fit(
         int | None, typer.Option(help="Frames that share variances; TVAE only.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Of 8,000 sequences each [16; TVAE 18].", min=1)
+        int | None, typer.Option(help="Epochs of 8,000 sequences [16; TVAE 18].", min=1)
     ] = None,
     patience: Patience = None,
     seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
@@ -152,7 +161,7 @@ def fit(
 ) -> None:
     """Learn from sequences of your own: read them, choose a model, train, report.
 
-    Run it again to go on where it was stopped.
+    Run it again to resume.
 
     Example: topocaps fit clips/ --size 32 --grey
     """
@@ -245,9 +254,10 @@ def traverse(
 @app.command()
 def reproduce(
     what: Annotated[
-        list[str], typer.Argument(help=f"Of {', '.join(names())}, extensions, and all.")
+        list[str],
+        typer.Argument(help=f"Of {', '.join(names())}. Groups: {', '.join(groups())}, all."),
     ],
-    epochs: Annotated[int | None, typer.Option(help="Of each, instead of its recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of a short trial.")] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Runs of each model [each table's own number].", min=1)
     ] = None,

@@ -137,19 +137,24 @@ def names() -> list[str]:
     return [*TABLES, "claims"]
 
 
+def groups() -> dict[str, Sequence[str]]:
+    """Return the tables of each group, by its name."""
+    return {"extensions": EXTENSIONS, **GROUPS}
+
+
 def named(what: Sequence[str]) -> list[list[str]]:
     """Return the tables to reproduce, as lists that train together.
 
     Tables that are named one by one are one list; each table of a group is a list of its own.
     """
-    own: dict[str, Sequence[str]] = {"extensions": EXTENSIONS, **GROUPS}
-    groups = {"all": names(), **own}
+    own = groups()
+    known_groups = {"all": names(), **own}
     for one in what:
-        if one not in {*groups, *names()}:
+        if one not in {*known_groups, *names()}:
             known = f"{', '.join((*names(), *own))} and all"
             raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
-    together = [one for one in what if one not in groups]
-    alone = [[name] for one in what for name in groups.get(one, [])]
+    together = [one for one in what if one not in known_groups]
+    alone = [[name] for one in what for name in known_groups.get(one, [])]
     return ([together] if together else []) + alone
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill
+from topocaps.models.evidence import kl_to_standard_normal
 from topocaps.models.rolling import RollingVAE
 from topocaps.study.drawing import Animation
 from topocaps.study.figures import (
@@ -52,9 +53,15 @@ CALIBRATION_CAPTION = (
     "from what it does not know of the code, and the root mean square of its errors. On the dashed "
     "line, it knows how wrong it is; errors above it have other sources as well."
 )
+CAPSULES_CAPTION = (
+    "What each capsule adds to frame 0 of held-out sequences: the decoded frame less that decoded "
+    "without the capsule; red is brighter, blue darker. Capsules are ordered by the nats of the "
+    "code that they hold, on average over sequences (above)."
+)
 LEAST = 0.01  # probability of a motion that is named
 _PIXELS = 3  # of the animation for a pixel of a frame
 _BAR = 3  # half the height of the red bar, in pixels
+_CAPSULES = 12  # that are drawn, at most
 
 
 def first_frames(x: Tensor, count: int = SHOWN) -> Tensor:
@@ -195,6 +202,40 @@ def motions(found: Mapping[str, Any]) -> Figure:
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(fontsize=8)
     axes[0].set_ylabel("probability")
+    return figure
+
+
+@torch.no_grad()
+def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
+    """Draw what each capsule adds to the first frame of ``shown`` sequences, spread over all."""
+    q = model.posterior(x)
+    nats = kl_to_standard_normal(q, q.mean.ndim - 2).mean(0)
+    order = nats.argsort(descending=True)[:_CAPSULES]
+    rows = torch.linspace(0, len(x) - 1, shown).long()
+    code = q.mean[rows]
+    whole = model.decode(code)
+    added = []
+    for capsule in order.tolist():
+        without = code.clone()
+        without[:, capsule] = 0
+        added.append((whole - model.decode(without)).mean(1))  # over colours
+    columns = [x[rows, 0].mean(1), whole.mean(1), *added]
+    size = (0.75 * len(columns) + 0.4, 0.75 * shown + 0.6)
+    figure, axes = canvas(shown, len(columns), size)
+    titles = ["frame", "decoded", *(f"{nats[capsule]:.0f} nats" for capsule in order)]
+    largest = max(one.abs().max().item() for one in added) or 1.0
+    for n, axis in enumerate(axes):
+        row, column = divmod(n, len(columns))
+        of_frame = column < 2
+        axis.imshow(
+            columns[column][row].cpu(),
+            cmap="gray" if of_frame else "RdBu_r",
+            vmin=0 if of_frame else -largest,
+            vmax=1 if of_frame else largest,
+        )
+        axis.set_axis_off()
+        if row == 0:
+            axis.set_title(titles[column], fontsize=8)
     return figure
 
 

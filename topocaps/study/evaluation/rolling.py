@@ -55,6 +55,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         "animation": rolling_figures.ANIMATION_CAPTION,
         "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
         "motions": rolling_figures.MOTION_CAPTION,
+        "capsules": rolling_figures.CAPSULES_CAPTION,
         "calibration": rolling_figures.CALIBRATION_CAPTION,
         "history": figures.HISTORY_CAPTION,
     }
@@ -105,6 +106,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         if figures.can_be_drawn(held_out.frame_shape):
             drawn["predicted"] = rolling_figures.predicted({"predicted": model.fill}, x)
             drawn["animation"] = rolling_figures.animated({"predicted": model.fill}, x)
+            drawn["capsules"] = rolling_figures.capsules(model, examples(held_out, CALIBRATED))
         if metrics[VISIBLE]:
             drawn["by_visible"] = rolling_figures.by_visible({run.name: metrics[VISIBLE]})
         if len(model.motions) > 1:
