@@ -15,7 +15,7 @@ import topocaps as tc
 from topocaps.latents.motion import Grouped, Known, Motion, Unknown
 from topocaps.models.visible import Past, VisibleFrames
 from topocaps.papers.recipes import find
-from topocaps.study import drawing
+from topocaps.study import drawing, rolling_figures
 from topocaps.study.data import OwnSequences
 from topocaps.study.drawing import Animation
 from topocaps.study.evaluation import RollingEvaluation, evaluation_of
@@ -140,13 +140,13 @@ def clips(tmp_path):
 def test_the_choices_decide_the_recipe(clips):
     data = OwnSequences(str(clips))
     own = data.read()
-    open_ends = recipe_for(own, data, Choices())
-    assert isinstance(open_ends, RollingRecipe) and open_ends.motion == Unknown((-1, 1))
-    assert open_ends.topography.shape == (17,)  # no frame comes round, and the number is odd
+    open_time = recipe_for(own, data, Choices())
+    assert isinstance(open_time, RollingRecipe) and open_time.motion == Unknown((-1, 1))
+    assert open_time.topography.shape == (17,)  # no frame comes round, and the number is odd
     closed = recipe_for(own, replace(data, closed=True), Choices(closed=True, speeds=(0.5,)))
     assert closed.topography.shape == (8,) and closed.motion == Known(0.5)
     assert "a motion of 0.5 sites a frame, closed time" in explain(closed)
-    assert "−1 or +1 sites a frame, open ends, multilayer perceptrons" in explain(open_ends)
+    assert "−1 or +1 sites a frame, open time, multilayer perceptrons" in explain(open_time)
     tvae = recipe_for(own, data, Choices(model=Kind.TVAE, window=5, epochs=3))
     assert tvae.model is tc.TopographicVAE and tvae.topography.window == 5
     assert tvae.training.epochs == 3 and tvae.training.kl.is_bound
@@ -161,6 +161,9 @@ def test_motions_are_named_by_their_velocities():
     assert motion_names(rolling(Unknown((-2, 0.25)))) == ["−2", "+0.25"]
     assert motion_names(rolling(groups, capsules=3)) == ["0 / −0.5", "0 / +1"]
     assert motion_names(rolling(GROUPED)) == ["0 / −1", "0 / +1"]
+    three = Grouped((1, 1, 1), (Unknown((-1, 1)),) * 3)
+    names = motion_names(rolling(three, capsules=3))
+    assert len(set(names)) == 8 and "−1 / +1 / −1" in names and "−1 / −1 / −1" in names
     axes = rolling(Unknown((1, -1), axes=(0, 1)), (5, 3))
     assert motion_names(axes) == ["(+1, 0)", "(−1, 0)", "(0, +1)", "(0, −1)"]
 
@@ -172,12 +175,21 @@ def test_shares_and_probabilities_of_motions_are_those_of_the_model():
     p = model.motion(x).probs
     assert found["candidates"] == ["−1", "+1"] and sum(found["share"]) == pytest.approx(1)
     assert found["share"][0] == pytest.approx((p[:, 0] > p[:, 1]).float().mean().item())
-    assert list(found["probability"]) == ["3", "4", "6"]
-    for name, mean in found["probability"]["6"].items():
-        rows = p[p.argmax(1) == found["candidates"].index(name)]
-        assert mean == pytest.approx(rows.mean(0).tolist(), abs=1e-5)
+    assert list(found["probability"]) == list(found["certainty"]) == ["3", "4", "6"]
+    assert found["certainty"]["6"] == pytest.approx(p.amax(1).mean().item(), abs=1e-5)
+    for n, mean in zip(found["most_frequent"], found["probability"]["6"], strict=True):
+        assert mean == pytest.approx(p[p.argmax(1) == n].mean(0).tolist(), abs=1e-5)
     known = motion_numbers(rolling(Known(1)).float(), tc.Sequences.of(x))
-    assert known == {"candidates": ["+1"], "share": [1.0], "probability": {}}
+    assert known == {"candidates": ["+1"], "share": [1.0], "most_frequent": [0]}
+
+
+def test_many_equally_frequent_motions_are_reported_and_drawn():
+    model = rolling(Unknown((-2, -1, 0, 1, 2)), (7,)).float()
+    found = motion_numbers(model, tc.Sequences.of(torch.rand(40, 6, *FRAME)))
+    found["share"] = [0.2] * 5
+    (remark,) = RollingEvaluation().remarks({"motion": found, "visible": {}})
+    assert "20% of the sequences" in remark
+    assert len(rolling_figures.motions(found).axes) == len(found["most_frequent"]) <= 4
 
 
 def gains(**by_count):
@@ -187,23 +199,21 @@ def gains(**by_count):
 def test_remarks_name_the_motion():
     evaluation = evaluation_of(rolling())
     assert type(evaluation) is RollingEvaluation
-    known = {"candidates": ["−2"], "share": [1.0], "probability": {}}
+    known = {"candidates": ["−2"], "share": [1.0], "most_frequent": [0]}
     assert evaluation.remarks({"motion": known, "visible": {}}) == [
         "Motion, given: codes roll by −2 sites a frame."
     ]
     inferred = {
         "candidates": ["−1", "+1", "+2"],
         "share": [0.25, 0.75, 0.0],
-        "probability": {
-            "3": {"−1": [0.6, 0.3, 0.1], "+1": [0.2, 0.8, 0.0]},
-            "6": {"−1": [0.9, 0.1, 0.0], "+1": [0.0, 1.0, 0.0]},
-        },
+        "most_frequent": [1, 0],
+        "certainty": {"3": 0.75, "4": 0.9, "6": 0.97},
     }
     (remark,) = evaluation.remarks({"motion": inferred, "visible": gains(_3=0.1, _5=None)})
     assert remark.startswith(
         "Motion, inferred, in sites a frame: +1 in 75% of the sequences, −1 in 25% of the sequences"
     )
-    assert remark.endswith("of that motion: 0.97 with all frames, 0.75 with 3.")  # of each share
+    assert remark.endswith("likeliest motion: 0.97 with 6 frames, 0.75 with 3 frames.")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +225,7 @@ def test_remarks_name_the_motion():
     ],
 )
 def test_a_gain_of_0_or_less_is_a_warning(visible, counts):
-    known = {"candidates": ["+1"], "share": [1.0], "probability": {}}
+    known = {"candidates": ["+1"], "share": [1.0], "most_frequent": [0]}
     _, warning = RollingEvaluation().remarks({"motion": known, "visible": visible})
     assert warning == (
         f"With {counts} visible frames, hidden frames of held-out sequences are predicted no "

@@ -12,7 +12,7 @@ from typing import Any
 from topocaps.data.importing.split import Imported, split
 from topocaps.data.sequences import Sequences
 from topocaps.data.shifted import room_to_shift
-from topocaps.errors import BadInput, counted, one_of, whole_number
+from topocaps.errors import BadInput, counted, finite_number, one_of, whole_number
 from topocaps.latents.motion import Known, Unknown
 from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
@@ -77,6 +77,11 @@ class Choices:
             raise BadInput("window is a choice of model=tvae: a rolling VAE has one code for all")
         if self.model is Kind.TVAE and self.speeds is not None:
             raise BadInput("speeds is a choice of model=rolling: a TVAE has one velocity")
+        if self.speeds is not None:
+            speeds = tuple(finite_number("a velocity", speed) for speed in self.speeds)
+            if not speeds:
+                raise BadInput("speeds needs at least one velocity, such as (-1, 1)")
+            object.__setattr__(self, "speeds", speeds)
 
     def in_folder(self, out: Path) -> Choices:
         """Return the choices with a family of models: that of the run in a folder, if it has one.
@@ -175,11 +180,13 @@ def _rolling(
 ) -> RollingRecipe:
     """Return a recipe of a rolling VAE, whose motion is unknown.
 
-    The rings of ``closed`` sequences have as many sites as frames. Otherwise they have twice as
-    many and one more: so no frame comes round, and an odd number can roll by fractions.
+    The rings of ``closed`` sequences have as many sites as frames. Otherwise they have more than
+    twice as many sites as a code moves, so that no frame comes round. The number is odd, as rolls
+    by fractions need.
     """
     speeds = DIRECTIONS if choices.speeds is None else choices.speeds
-    sites = frames if choices.closed else 2 * frames + 1
+    fastest = max(1.0, *map(abs, speeds))
+    sites = frames if choices.closed else 2 * math.ceil(fastest * frames) + 1
     return RollingRecipe(
         topography=Topography(capsules=CAPSULES, shape=(sites,)),
         motion=Unknown(speeds) if len(speeds) > 1 else Known(speeds[0]),
@@ -242,7 +249,9 @@ def with_motion(
     recipe = replace(recipe, about=f"{recipe.about}; {found}", start=trial)
     if share[best] < SURE:
         return recipe
-    return replace(recipe, motion=Known(float(model.motions.velocities[best].flatten()[0])))
+    velocity = model.motions.velocities[best, 0]  # of a capsule, along each axis
+    axis = int(velocity.abs().argmax())
+    return replace(recipe, motion=Known(float(velocity[axis]), axis))
 
 
 def explain(recipe: BaseRecipe) -> str:
@@ -254,17 +263,18 @@ def explain(recipe: BaseRecipe) -> str:
         epochs = f"up to {epochs} (stops after {training.patience} without a better bound)"
     shift = getattr(recipe.data, "shift", 0)
     shown = f", shifted by up to {counted(shift, 'pixel')}" if shift else ""
-    if isinstance(recipe, RollingRecipe):
+    if rolling := isinstance(recipe, RollingRecipe):
         convolutional, moves = recipe.channels is not None, _moves(recipe)
         closed = getattr(recipe.data, "closed", False)
     else:
         convolutional, closed = recipe.convolutional, recipe.closed
         moves = f"a window of {topography.window} frames"
+    ends = "closed time" if closed else "open time" if rolling else "open ends"
     networks = "convolutional networks" if convolutional else "multilayer perceptrons"
     return (
         f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, {moves}, "
-        f"{'closed time' if closed else 'open ends'}, {networks}, a {recipe.likelihood.value} "
-        f"decoder, {epochs} of {training.epoch_size or 0:,} sequences{shown}"
+        f"{ends}, {networks}, a {recipe.likelihood.value} decoder, "
+        f"{epochs} of {training.epoch_size or 0:,} sequences{shown}"
     )
 
 

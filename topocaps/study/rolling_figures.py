@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from topocaps.device import seeded
 from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.evidence import kl_to_standard_normal
@@ -182,21 +183,19 @@ def motions(found: Mapping[str, Any]) -> Figure:
     """Draw the probabilities of candidate motions by the number of visible frames.
 
     Args:
-        found: the numbers of a run on its motions: the names of the ``candidates``, and for each
-            number of visible frames the mean probabilities, by the candidate that is the likeliest
-            given all frames.
+        found: the numbers of a run on its motions: the names of the ``candidates``, the
+            ``most_frequent`` ones, and their mean probabilities by the number of visible frames.
     """
-    names, measured = found["candidates"], found["probability"]
-    groups = list(next(iter(measured.values())))
-    figure, axes = canvas(1, max(1, len(groups)), (1.4 + 2.6 * max(1, len(groups)), 3.0))
-    for axis, group in zip(axes, groups, strict=False):
+    names, groups, measured = found["candidates"], found["most_frequent"], found["probability"]
+    figure, axes = canvas(1, len(groups), (1.4 + 2.6 * len(groups), 3.0))
+    for place, (axis, group) in enumerate(zip(axes, groups, strict=True)):
         floor = np.zeros(len(measured))
         for n, name in enumerate(names):
-            share = np.array([by_group[group][n] for by_group in measured.values()])
+            share = np.array([by_group[place][n] for by_group in measured.values()])
             label = name if share.max() > LEAST else None
             axis.bar(list(measured), share, bottom=floor, label=label)
             floor += share
-        axis.set_title(f"moves by {group}", fontsize=10)
+        axis.set_title(f"moves by {names[group]}", fontsize=10)
         axis.set_xlabel("visible frames")
         axis.set_ylim(0, 1)
         axis.spines[["top", "right"]].set_visible(False)
@@ -228,7 +227,7 @@ def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
         row, column = divmod(n, len(columns))
         of_frame = column < 2
         axis.imshow(
-            columns[column][row].cpu(),
+            columns[column][row].cpu().numpy(),
             cmap="gray" if of_frame else "RdBu_r",
             vmin=0 if of_frame else -largest,
             vmax=1 if of_frame else largest,
@@ -243,8 +242,9 @@ def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
 def calibration(model: RollingVAE, x: Tensor, samples: int = 30, groups: int = 12) -> Figure:
     """Draw the root mean square error of predicted pixels against their predicted deviation."""
     visible = first_frames(x).to(x.device)
-    found = model.predict(x, visible)
-    decoded = torch.cat([found.sample_mean((1,)) for _ in range(samples)])
+    predicted = model.predict(x, visible)
+    with seeded(0):
+        decoded = torch.cat([predicted.sample_mean((1,)) for _ in range(samples)])
     error = (decoded.mean(0) - x)[~visible].flatten().square()
     deviation = decoded.std(0)[~visible].flatten()
     order = deviation.argsort()

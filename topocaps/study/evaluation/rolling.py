@@ -164,27 +164,32 @@ def examples(sequences: SequenceSet, count: int) -> Tensor:
 def motion_numbers(model: RollingVAE, sequences: SequenceSet) -> dict[str, Any]:
     """Return the names of the candidate motions, and how probable the model finds them.
 
-    ``share`` is that of the sequences in which a candidate is the likeliest, given all frames.
-    ``probability`` holds the mean probabilities of the candidates, by the number of visible frames
-    and by the candidate that is the likeliest given all frames.
+    ``share`` is that of the sequences in which a candidate is the likeliest, given all frames;
+    ``most_frequent`` are the candidates with the largest shares. By the number of visible frames,
+    ``certainty`` is the mean probability of the motion that is the likeliest given all frames, and
+    ``probability`` holds the mean probabilities of all candidates, over the sequences of each of
+    the most frequent motions.
     """
     names = motion_names(model)
     if len(names) == 1:
-        return {"candidates": names, "share": [1.0], "probability": {}}
-    scripts = sequences.fixed()
-    x = sequences.show(scripts[:: max(1, len(scripts) // MEASURED)]).x
+        return {"candidates": names, "share": [1.0], "most_frequent": [0]}
+    x = examples(sequences, MEASURED)
     frames = sequences.frames
     likeliest = _likeliest(model, x)
     share = likeliest.bincount(minlength=len(names)) / len(x)
-    groups = share.argsort(descending=True)[:GROUPS]
-    groups = groups[share[groups] > 0]
-    found: dict[str, dict[str, list[float]]] = {}
+    most_frequent = [n for n in share.argsort(descending=True).tolist() if share[n]][:GROUPS]
+    certainty, probability = {}, {}
     for count in (*visible_counts(frames), frames):
-        probabilities = _probabilities(model, x, stretches(len(x), frames, count))
-        found[str(count)] = {
-            names[n]: probabilities[likeliest == n].mean(0).tolist() for n in groups.tolist()
-        }
-    return {"candidates": names, "share": share.tolist(), "probability": found}
+        p = _probabilities(model, x, stretches(len(x), frames, count))
+        certainty[str(count)] = p.gather(1, likeliest[:, None]).mean().item()
+        probability[str(count)] = [p[likeliest == n].mean(0).tolist() for n in most_frequent]
+    return {
+        "candidates": names,
+        "share": share.tolist(),
+        "most_frequent": most_frequent,
+        "certainty": certainty,
+        "probability": probability,
+    }
 
 
 @torch.no_grad()
@@ -207,15 +212,16 @@ def _probabilities(model: RollingVAE, x: Tensor, visible: Tensor) -> Tensor:
 def motion_names(model: RollingVAE) -> list[str]:
     """Return a name for each candidate motion: its velocities, in sites a frame.
 
-    Capsules that move alike are named once.
+    Neighbouring capsules that move alike under every candidate are named once.
     """
+    path_of = model.motions.path_of  # candidates capsules
+    alike = (path_of[:, 1:] == path_of[:, :-1]).all(0).tolist()
+    first = [0, *(n for n, same in enumerate(alike, 1) if not same)]  # capsule of each group
     names = []
-    velocities = model.motions.paths.velocities[model.motions.path_of]
-    for capsules in velocities.tolist():
-        each = [", ".join(map(_speed, axes)) for axes in capsules]
-        each = [f"({one})" if "," in one else one for one in each]
-        groups = [one for n, one in enumerate(each) if n == 0 or one != each[n - 1]]
-        names.append(" / ".join(groups).replace("-", "−"))
+    for groups in model.motions.paths.velocities[path_of[:, first]].tolist():
+        each = [", ".join(map(_speed, axes)) for axes in groups]
+        each = [f"({name})" if "," in name else name for name in each]
+        names.append(" / ".join(each).replace("-", "−"))
     return names
 
 
@@ -239,18 +245,14 @@ def _on_motion(motion: Mapping[str, Any]) -> str:
     names, share = motion["candidates"], motion["share"]
     if len(names) == 1:
         return f"Motion, given: codes roll by {names[0]} sites a frame."
-    used = sorted(((s, name) for s, name in zip(share, names, strict=True) if s), reverse=True)
-    found = ", ".join(f"{name} in {s:.0%} of the sequences" for s, name in used[:GROUPS])
-    fewest, *_, most = motion["probability"]
-    sure = {
-        count: sum(
-            s * motion["probability"][count][name][names.index(name)] for s, name in used[:GROUPS]
-        )
-        for count in (fewest, most)
-    }
+    frequent = ", ".join(
+        f"{names[n]} in {share[n]:.0%} of the sequences" for n in motion["most_frequent"]
+    )
+    counts = list(motion["certainty"])
+    certainty = [f"{motion['certainty'][count]:.2f} with {count} frames" for count in counts]
     return (
-        f"Motion, inferred, in sites a frame: {found}. Mean probability of that motion: "
-        f"{sure[most]:.2f} with all frames, {sure[fewest]:.2f} with {fewest}."
+        f"Motion, inferred, in sites a frame: {frequent}. Mean probability of a sequence's "
+        f"likeliest motion: {', '.join(dict.fromkeys((certainty[-1], certainty[0])))}."
     )
 
 
