@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Bernoulli, Normal
 
 import topocaps as tc
 from topocaps.models import convolutional
 from topocaps.models.base import build
 from topocaps.models.convolutional import ConvDecoder, ConvEncoder
+from topocaps.models.networks import Linear
 from topocaps.training.watching import Silent
 
 TOPOGRAPHY = tc.Topography(3, (6,), (3,), window=3)
@@ -149,3 +151,23 @@ def test_layers_of_a_rolling_vae_are_built_again_from_a_config(kind):
 def test_an_activation_that_is_not_known_is_refused():
     with pytest.raises(tc.BadInput, match="activation must be relu or silu, not 'tanh'"):
         convolutional.convolutional((1, 28, 28), TOPOGRAPHY, activation="tanh")
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_hidden_layers_start_as_pytorch_or_as_he_et_al_do_it(activation):
+    torch.manual_seed(0)
+    model = convolutional.convolutional(
+        (1, 28, 28), TOPOGRAPHY, tc.VAE, (16, 32), hidden=64, activation=activation
+    )
+    kinds = (Linear, nn.Conv2d, nn.ConvTranspose2d)
+    for network in (model.z_given_x, model.x_given_t):
+        *hidden, last = (layer for layer in network.modules() if isinstance(layer, kinds))
+        assert len(hidden) == 3
+        for layer in (*hidden, last):
+            fan = layer.weight[0].numel()  # PyTorch takes this for the inputs of every kind
+            bound = fan**-0.5
+            if activation == "silu" and layer is not last:
+                turned = isinstance(layer, nn.ConvTranspose2d)
+                inputs = layer.weight[:, 0].numel() / 4 if turned else fan
+                bound = (6 / inputs) ** 0.5
+            assert 0.9 * bound < layer.weight.abs().max() <= bound

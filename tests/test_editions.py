@@ -218,8 +218,10 @@ def test_settings_that_cannot_be_are_refused(settings, says):
 def test_convolutional_models_have_an_epsilon_and_their_own_initialisation():
     recipe = find("sprites/tvae").change(["hidden=none", "convolutional=true", "epsilon=1e-6"])
     assert recipe.build((1, 32, 32), seed=0).epsilon.item() == pytest.approx(1e-6)
-    with pytest.raises(tc.BadInput, match="initialised as PyTorch"):
-        recipe.change(["decoder_fan=out"])
+    for changes in ([], ["channels=4,8"]):
+        says = "initialised as PyTorch does it, or as He et al. .* if channels are set"
+        with pytest.raises(tc.BadInput, match=says):
+            recipe.change([*changes, "decoder_fan=out"])
     with pytest.raises(tc.BadInput, match="a VAE has no"):
         find("sprites/vae").change(["epsilon=1"])
 

@@ -1,7 +1,7 @@
-"""The direction of imports: a room of the package imports itself and the rooms listed before it.
+"""The direction of imports: a layer of the package imports itself and the layers listed before it.
 
-The rooms are those of docs/architecture.md. ``ROOMS`` lists their order, ``ROOM_OF`` says which
-room a module belongs to, and ``BREACHES`` lists today's imports against the order. That set may
+The layers are those of docs/architecture.md. ``LAYERS`` lists their order, ``LAYER_OF`` says which
+layer a module belongs to, and ``BREACHES`` lists today's imports against the order. That set may
 only shrink: a new breach fails the test, and so does a listed one that no longer exists.
 """
 
@@ -13,8 +13,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "topocaps"
 
-#: Every room may import from the rooms before it.
-ROOMS = (
+#: Every layer may import from the layers before it.
+LAYERS = (
     "foundation",
     "latents",
     "data",
@@ -28,8 +28,8 @@ ROOMS = (
     "cli",
 )
 
-#: Modules and subpackages by room; the longest name that contains a module decides.
-ROOM_OF = {
+#: Modules and subpackages by layer; the longest name that contains a module decides.
+LAYER_OF = {
     "topocaps": "cli",
     "topocaps.__main__": "cli",
     "topocaps.capsules": "capsules",
@@ -88,35 +88,35 @@ def imported_modules(name, path, modules):
     return found & set(modules)
 
 
-def room_of(module):
-    """Return the room of a module, or None where no entry of ``ROOM_OF`` contains it."""
-    while module not in ROOM_OF:
+def layer_of(module):
+    """Return the layer of a module, or None where no entry of ``LAYER_OF`` contains it."""
+    while module not in LAYER_OF:
         module = module.rpartition(".")[0]
         if module in ("", PACKAGE.name):
             return None
-    return ROOM_OF[module]
+    return LAYER_OF[module]
 
 
 def breaches(root):
-    """Return every import from a room that comes later in ``ROOMS``."""
+    """Return every import from a layer that comes later in ``LAYERS``."""
     modules = sources(root)
     return {
         (name, other)
         for name, path in modules.items()
         for other in imported_modules(name, path, modules)
-        if ROOMS.index(room_of(other)) > ROOMS.index(room_of(name))
+        if LAYERS.index(layer_of(other)) > LAYERS.index(layer_of(name))
     }
 
 
-def test_every_module_has_a_room():
+def test_every_module_has_a_layer():
     modules = sources(PACKAGE)
-    assert not [name for name in modules if room_of(name) not in ROOMS]
-    assert set(ROOM_OF) <= set(modules), "ROOM_OF names modules that do not exist"
+    assert not [name for name in modules if layer_of(name) not in LAYERS]
+    assert set(LAYER_OF) <= set(modules), "LAYER_OF names modules that do not exist"
 
 
-def test_imports_follow_the_order_of_the_rooms():
+def test_imports_follow_the_order_of_the_layers():
     found = breaches(PACKAGE)
-    assert not found - BREACHES, "new imports against the order of the rooms"
+    assert not found - BREACHES, "new imports against the order of the layers"
     assert not BREACHES - found, "these breaches no longer exist: remove them from BREACHES"
 
 

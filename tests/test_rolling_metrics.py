@@ -9,7 +9,7 @@ from test_rolling import FRAME, GROUPED, frames, rolling, some
 
 import topocaps as tc
 from topocaps.integrations.onnx import export
-from topocaps.latents.motion import Known, Unknown
+from topocaps.latents.motion import Changing, Grouped, Known, Unknown
 from topocaps.metrics.visible_frames import is_new, visible_counts
 from topocaps.models.evidence import log_weights
 from topocaps.study import rolling_figures
@@ -170,7 +170,7 @@ def test_a_known_motion_of_one_site_shows_the_sequence_and_goes_round():
 
 @pytest.mark.parametrize(
     "velocity, shown",
-    [(-1, [0, 1, 2, 3, 4]), (2, [0, -1, 1, -1, 2]), (0.5, [0, 2, 4, -1, -1]), (0, [0] + [-1] * 4)],
+    [(-1, [0, 1, 2, 3, 4]), (2, [0, 3, 1, 4, 2]), (0.5, [0, 2, 4, -1, -1]), (0, [0] * 5)],
 )
 def test_frames_stand_where_their_code_is_rolled_to(velocity, shown):
     model, x = model_of(Known(velocity)), frames().float()
@@ -179,6 +179,59 @@ def test_frames_stand_where_their_code_is_rolled_to(velocity, shown):
     for offset, frame in enumerate(shown):
         if frame >= 0:
             torch.testing.assert_close(found.rolled[:, offset], decoded[:, frame])
+
+
+def test_frames_stand_modulo_the_ring_if_all_capsules_are_whole_turns_apart():
+    x = frames(time=9).float()
+    found = tc.traverse(model_of(Known(2), shape=(9,)), x)
+    assert found.frame.tolist() == [[0, 5, 1, 6, 2, 7, 3, 8, 4]] * 2
+    open_ends = model_of(Known(2), shape=(9,), cyclic=False)
+    assert tc.traverse(open_ends, x).frame.tolist() == [[0, -1, 1, -1, 2, -1, 3, -1, 4]] * 2
+    two_speeds = model_of(Grouped((1, 1), (Known(1), Known(2))), shape=(9,))
+    assert tc.traverse(two_speeds, x).frame.tolist() == [[0, -1, 1, -1, 2, -1, 3, -1, 4]] * 2
+
+
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_a_motion_that_changes_is_followed_along_its_first_velocity(cyclic):
+    motion, x = Changing((-1, 0, 1), frames=(1, 3)), frames(40).float()
+    model = model_of(motion, cyclic=cyclic)
+    found, t = tc.traverse(model, x), model.encode(x)
+    likeliest = model.motion(x).probs.argmax(-1)
+    begins_at_rest = 0
+    for n, candidate in enumerate(likeliest.tolist()):
+        velocities = model.motions.velocities[candidate, 0, 0].tolist()
+        along = next((v for v in velocities if v != 0), 0)
+        begins_at_rest += velocities[0] == 0 != along
+        for offset in range(5):
+            code = model.topography.roll(t[n, 0], along * offset)
+            torch.testing.assert_close(found.rolled[n, offset], model.decode(code))
+            same = [f for f in range(5) if torch.allclose(t[n, f], code, atol=1e-5)]
+            assert found.frame[n, offset] == (same[0] if same else -1)
+    assert begins_at_rest and likeliest.unique().numel() > 2
+    assert len(tc.traverse(model, x[:3]).figure().axes) == 3
+
+
+@pytest.mark.parametrize("shape", [(5,), (4,)])
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_slower_capsules_roll_in_proportion(shape, cyclic):
+    motion = Grouped((1, 1, 1), (Known(0), Known(-1), Known(3)))
+    model = model_of(motion, shape=shape, capsules=3, cyclic=cyclic)
+    x = frames().float()
+    found, t = tc.traverse(model, x), model.encode(x)[:, 0]
+    for offset in range(*shape):
+        steps = torch.tensor([0.0, -1 / 3, 1.0]) * offset
+        code = model.topography.roll(t, steps, fourier=cyclic)
+        torch.testing.assert_close(found.rolled[:, offset], model.decode(code))
+
+
+def test_a_traversal_encodes_once_and_decodes_candidates_once():
+    model, x = model_of(Unknown((-1, 1))), frames().float()
+    calls = {"z_given_x": 0, "x_given_t": 0}
+    for name in calls:
+        network = getattr(model, name)
+        network.register_forward_hook(lambda *_, name=name: calls.update({name: calls[name] + 1}))
+    tc.traverse(model, x)
+    assert calls == {"z_given_x": 1, "x_given_t": 2}  # once to compare motions
 
 
 @pytest.mark.parametrize("motion", [Unknown((-1, 1)), Unknown((1,), axes=(0, 1)), GROUPED])
@@ -202,7 +255,7 @@ def test_hidden_frames_do_not_change_what_is_rolled():
 
 
 def test_the_figure_has_a_row_of_the_input_and_a_row_of_rolled_frames():
-    model, x = model_of(Known(2)), frames().float()
+    model, x = model_of(Known(0.5)), frames().float()
     figure = tc.traverse(model, x, mask=some(2, 0, 1)).figure()
     assert len(figure.axes) == 2
     picture = np.asarray(figure.axes[0].images[0].get_array())
@@ -214,9 +267,8 @@ def test_the_figure_has_a_row_of_the_input_and_a_row_of_rolled_frames():
         return torch.from_numpy(inside[:, column * across + 1 : (column + 1) * across - 1])
 
     torch.testing.assert_close(cell(0, 0), x[0, 0, 0])
-    torch.testing.assert_close(cell(0, 2), x[0, 1, 0])
-    assert (cell(0, 1) == 1).all()  # between two frames
-    torch.testing.assert_close(cell(0, 4), 0.35 + 0.25 * x[0, 2, 0])  # not visible
+    torch.testing.assert_close(cell(0, 1), 0.35 + 0.25 * x[0, 2, 0])  # not visible
+    assert (cell(0, 3) == 1).all()  # after the last frame
     found = tc.traverse(model, x, mask=some(2, 0, 1)).rolled
     for offset in range(5):
         torch.testing.assert_close(cell(1, offset), found[0, offset, 0])

@@ -1,5 +1,6 @@
 """Laws of the matrix W, over every topography."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from conftest import every_topography, every_topography_of_the_papers
 
 from topocaps import BadInput, Topography
+from topocaps.latents.rolling import roll_each
 
 pytestmark = pytest.mark.usefixtures("pooling")
 
@@ -235,6 +237,23 @@ def test_each_capsule_rolls_by_its_own_steps():
         for n in range(3):
             expected = topography.roll(t[:, :, n], steps[n].item(), fill=7.0)
             torch.testing.assert_close(found[:, :, n], expected)
+
+
+@pytest.mark.parametrize("sites", [5, 6])
+@pytest.mark.parametrize("cyclic, fourier", [(True, False), (True, True), (False, False)])
+def test_slices_roll_together_as_each_does_alone(sites, cyclic, fourier):
+    topography = Topography(1, (sites,), cyclic=cyclic)
+    values = torch.rand(4, 3, sites)
+    shifts = torch.tensor([[0.0, 1.0, -2.0], [0.5, -0.25, 3.75], [-7.5, 8.0, 0.1], [1, 4.5, -9]])
+    settings = dict(fourier=fourier, cyclic=cyclic)
+    found = roll_each(values, shifts[..., None], -1, fractional=True, **settings)
+    for row, column in itertools.product(range(4), range(3)):
+        alone, steps = values[row, column, None], shifts[row, column].item()
+        expected = topography.roll(alone, steps, fourier=fourier)
+        torch.testing.assert_close(found[row, column, None], expected)
+    whole = roll_each(values, shifts.round()[..., None], -1, fractional=False, **settings)
+    again = roll_each(values, shifts.round()[..., None], -1, fractional=True, **settings)
+    assert torch.equal(whole, again)
 
 
 @pytest.mark.parametrize("steps", ["a", None, math.nan, 1j, True, torch.rand(2)])

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import topocaps as tc
-from topocaps.training.loop import train
-from topocaps.training.watching import Silent
+from topocaps.training.engine import LEFT_OUT
+from topocaps.training.loop import epoch_record, train
+from topocaps.training.watching import KL_WEIGHT, Silent
 
 TOPOGRAPHY = tc.Topography(2, (6,), window=3)
 FRAME = (1, 4, 4)
@@ -164,6 +165,27 @@ def test_a_gradient_that_is_not_finite_is_named():
         one.u_given_x.network[2].bias.register_hook(lambda grad: grad * torch.nan)
         with pytest.raises(tc.NonFinite, match=says):
             tc.fit(one, frames(), training=training, watcher=Silent())
+
+
+def test_a_record_has_the_means_of_an_epoch_and_what_is_unusual_about_it():
+    sums = {"elbo": -30.0, "kl_z": 6.0, LEFT_OUT: 0.0}
+    plain = epoch_record(model(), sums, step=8, steps=4)
+    assert plain == {"epoch": 2, "step": 8, "elbo": -7.5, "kl_z": 1.5, "together": 1}
+
+    class Estimate(tc.TopographicVAE):
+        is_bound = False
+
+        def diagnose(self, means):
+            return f"the elbo is {means['elbo']}"
+
+    found = epoch_record(
+        model(kind=Estimate), sums | {LEFT_OUT: 3.0}, 8, 4, kl_weight=0.5, together=2
+    )
+    assert found == plain | {
+        LEFT_OUT: 3, "is_bound": False, KL_WEIGHT: 0.5, "together": 2,
+        "complaint": "the elbo is -7.5",
+    }  # fmt: skip
+    assert sums[LEFT_OUT] == 0  # nothing is changed in place
 
 
 def test_clipping_bounds_the_first_step():

@@ -103,9 +103,14 @@ class Paths(nn.Module):
         values = values.expand(torch.broadcast_shapes(values.shape, shifts.shape[:-1]))
         for axis in range(axes):
             if self.moves[axis]:
-                by = shifts[..., axis].to(values.dtype)
-                kind = self.fractional[axis], fourier, self.cyclic
-                values = roll_each(values, by, axis - axes, *kind)
+                values = roll_each(
+                    values,
+                    shifts[..., axis].to(values.dtype),
+                    axis - axes,
+                    fractional=self.fractional[axis],
+                    fourier=fourier,
+                    cyclic=self.cyclic,
+                )
         return values
 
     def first_alike(self) -> Tensor:

@@ -24,10 +24,7 @@ def roll(t: Tensor, steps: float, dim: int, fourier: bool = False) -> Tensor:
         return rolled
     if not fourier:
         return (1 - part) * rolled + part * t.roll(whole + 1, dim)
-    waves = torch.fft.rfftfreq(t.shape[dim], device=t.device, dtype=t.dtype)
-    turned = torch.polar(torch.ones_like(waves), -2 * math.pi * steps * waves)
-    turned = torch.fft.rfft(t, dim=dim).movedim(dim, -1) * turned
-    return torch.fft.irfft(turned, n=t.shape[dim]).movedim(-1, dim)
+    return _phase_shift(t.movedim(dim, -1), steps).movedim(-1, dim)
 
 
 def roll_each(
@@ -44,9 +41,9 @@ def roll_each(
         values: tensor whose axis ``dim`` is rolled.
         shifts: sites, broadcast with ``values``; of length 1 along ``dim``.
         fractional: whether shifts may be no whole numbers.
-        fourier: shift the phases of the Fourier transform instead of interpolating linearly.
-        cyclic: roll around a ring. Otherwise what leaves over an end is lost, and 0 enters; then
-            shifts must be whole numbers.
+        fourier: shift the phases of the Fourier transform instead of interpolating linearly. This
+            needs rings.
+        cyclic: roll around a ring. Otherwise what leaves over an end is lost, and 0 enters.
 
     >>> roll_each(torch.eye(3)[:2], torch.tensor([[1.0], [0.5]]), -1, fractional=True)
     tensor([[0.0000, 1.0000, 0.0000],
@@ -55,30 +52,34 @@ def roll_each(
     tensor([[0., 1., 1.],
             [1., 0., 0.]])
     """
-    sites = values.shape[dim]
     below = shifts.floor()
-    shape = [1] * values.ndim
-    shape[dim] = sites
-    site = torch.arange(sites, device=values.device).reshape(shape)
-    place = site - below.long()
-    index = place.remainder(sites).expand(values.shape)
-    rolled = values.gather(dim, index)
-    if not cyclic:
-        return torch.where((place >= 0) & (place < sites), rolled, 0.0)
+    rolled = _roll_whole(values, below.long(), dim, cyclic)
     if not fractional:
         return rolled
     part = shifts - below
     if fourier:
-        return torch.where(part == 0, rolled, _phase_shift(values, shifts, dim))
-    return (1 - part) * rolled + part * values.gather(dim, (index - 1).remainder(sites))
+        shifted = _phase_shift(values.movedim(dim, -1), shifts.movedim(dim, -1))
+        return torch.where(part == 0, rolled, shifted.movedim(-1, dim))
+    return (1 - part) * rolled + part * _roll_whole(values, below.long() + 1, dim, cyclic)
 
 
-def _phase_shift(values: Tensor, shifts: Tensor, dim: int) -> Tensor:
+def _roll_whole(values: Tensor, shifts: Tensor, dim: int, cyclic: bool) -> Tensor:
+    """Roll each slice of ``values`` by a whole number of sites."""
     sites = values.shape[dim]
+    shape = [1] * values.ndim
+    shape[dim] = sites
+    place = torch.arange(sites, device=values.device).reshape(shape) - shifts
+    rolled = values.gather(dim, place.remainder(sites).expand(values.shape))
+    return rolled if cyclic else torch.where((place >= 0) & (place < sites), rolled, 0.0)
+
+
+def _phase_shift(values: Tensor, shifts: Tensor | float) -> Tensor:
+    """Roll the last axis by shifting the phases of its Fourier transform."""
+    sites = values.shape[-1]
     waves = torch.fft.rfftfreq(sites, device=values.device, dtype=values.dtype)
-    angle = -2 * math.pi * shifts.movedim(dim, -1) * waves
-    spectrum = torch.fft.rfft(values.movedim(dim, -1)) * torch.complex(angle.cos(), angle.sin())
-    return torch.fft.irfft(spectrum, n=sites).movedim(-1, dim)
+    angle = -2 * math.pi * shifts * waves
+    spectrum = torch.fft.rfft(values) * torch.complex(angle.cos(), angle.sin())
+    return torch.fft.irfft(spectrum, n=sites)
 
 
 def chosen(by_axis: Sequence[Tensor], axis: Tensor, sites: int) -> Tensor:

@@ -115,7 +115,7 @@ def decoding_layers(
 
 
 def _initialised(network: EachFrame, between: Between) -> EachFrame:
-    """Keep the size of values where no normalisation does so."""
+    """Draw hidden layers as He et al. do if no normalisation keeps the size of their values."""
     if between is silu:
         keep_size(network)
     return network
@@ -150,8 +150,9 @@ def convolutional(
     reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
     ``mu``, ``centred`` and ``epsilon`` are as in ``TopographicVAE.mlp``; a VAE has none of them.
     ``hidden`` is the width of a linear layer between convolutions and latents. ``activation`` is
-    "relu", which follows a normalisation, or "silu", without one, as in ``RollingVAE``. Layers are
-    initialised as PyTorch does it.
+    "relu", which follows a normalisation, or "silu", without one, as in ``RollingVAE``. With "relu"
+    all layers are initialised as PyTorch does it. With "silu" the weights of hidden layers are
+    drawn as He et al. (2015) propose (``keep_size``).
 
     >>> model = convolutional((3, 16, 16), Topography(capsules=2, shape=(5,), window=3))
     >>> model.sample(2, frames=5).shape

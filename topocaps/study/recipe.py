@@ -206,7 +206,7 @@ class Recipe(BaseRecipe):
         if self.convolutional and (self.encoder_fan, self.decoder_fan) != (Fan.IN, Fan.IN):
             raise BadInput(
                 "encoder_fan and decoder_fan are of multilayer perceptrons: convolutional networks "
-                "are initialised as PyTorch does it"
+                "are initialised as PyTorch does it, or as He et al. (2015) do if channels are set"
             )
         if self.convolutional and self.hidden is not None:
             if self.channels is None:

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,24 +137,15 @@ def train(
                 if step % steps_per_epoch == 0:
                     seconds = before + time.monotonic() - began
                     for place in now:
-                        one = progress[place]
-                        left_out = int(one.sums.pop(LEFT_OUT))
-                        means = {name: total / steps_per_epoch for name, total in one.sums.items()}
-                        record: dict[str, Any] = {
-                            "epoch": step // steps_per_epoch,
-                            "step": step,
-                            **means,
-                        }
-                        record |= {LEFT_OUT: left_out} if left_out else {}
-                        record |= {} if models[place].is_bound else {"is_bound": False}
-                        weight = trainings[place].kl.at(step - steps_per_epoch, steps)
-                        record |= {} if weight == 1 else {KL_WEIGHT: weight}
-                        record |= {"together": len(models)}
-                        if complaint := models[place].diagnose(means):
-                            record |= {"complaint": complaint}
+                        one, training = progress[place], trainings[place]
+                        record = epoch_record(
+                            models[place], one.sums, step, steps_per_epoch,
+                            kl_weight=training.kl.at(step - steps_per_epoch, steps),
+                            together=len(models),
+                        )  # fmt: skip
                         one.history.append({**record, "seconds": round(seconds, 3)})
                         one.sums = {}
-                        if left_out == steps_per_epoch:
+                        if record.get(LEFT_OUT) == steps_per_epoch:
                             fail(place, f"no gradient was finite in the epoch to step {step}")
                         elif validation is not None:
                             validate(place, validation)
@@ -174,6 +165,38 @@ def train(
         if one.best:
             model.load_state_dict(one.best)
     return progress
+
+
+def epoch_record(
+    model: GenerativeModel,
+    sums: Mapping[str, float],
+    step: int,
+    steps: int,
+    *,
+    kl_weight: float = 1.0,
+    together: int = 1,
+) -> dict[str, Any]:
+    """Return the record of an epoch: the means of its terms, and what is unusual about it.
+
+    Args:
+        sums: sums of the terms over the steps of the epoch, and the number of steps without update.
+        step: last step of the epoch, counted from the start of training.
+        steps: number of steps of an epoch.
+        kl_weight: weight of the KL divergence at the first step of the epoch.
+        together: number of models that are trained as one program.
+    """
+    means = {name: total / steps for name, total in sums.items() if name != LEFT_OUT}
+    record: dict[str, Any] = {"epoch": step // steps, "step": step, **means}
+    if left_out := int(sums[LEFT_OUT]):
+        record[LEFT_OUT] = left_out
+    if not model.is_bound:
+        record["is_bound"] = False
+    if kl_weight != 1:
+        record[KL_WEIGHT] = kl_weight
+    record["together"] = together
+    if complaint := model.diagnose(means):
+        record["complaint"] = complaint
+    return record
 
 
 @contextmanager
