@@ -132,7 +132,7 @@ def test_the_stored_page_is_written_from_the_stored_results(tmp_path):
 
 
 def test_groups_are_tables():
-    assert named(["letters"]) == [["letters-models"], ["letters-settings"]]
+    assert named(["letters"]) == [["letters-models"], ["letters-settings"], ["letters-speeds"]]
     alone = {"rolling-small", "rolling-digits-small", "letters-few"}
     assert set().union(*GROUPS.values()) | alone == set(ROLLING_TABLES)
 
@@ -145,8 +145,7 @@ def test_recipes_of_a_table_have_the_same_steps_and_kind_of_data(name):
     assert set(table.predicted) <= {recipe.name for recipe in table.recipes}
     steps = table.recipes[0].training
     small = "letters" in name or "small" in name
-    wanted = 10_000 if small else 40_000
-    assert steps.epochs * steps.epoch_size // steps.batch == wanted
+    assert (steps.epochs * steps.epoch_size // steps.batch < 40_000) is small
 
 
 @pytest.mark.parametrize("data, frame", [("mnist", (3, 28, 28)), ("sprites", (1, 64, 64))])
@@ -219,5 +218,5 @@ def test_few_glyphs_are_part_of_more_in_all_sizes():
 
 def test_recipes_of_the_demo_stay_short():
     steps = {n: r.training for n, r in RECIPES.items() if n in ("letters/tvae", "letters/vae")}
-    assert {t.epochs * t.epoch_size // t.batch for t in steps.values()} == {2000}
+    assert {t.epochs * t.epoch_size // t.batch for t in steps.values()} == {5000}
     assert isinstance(RECIPES["letters/vae"], Recipe)

@@ -148,6 +148,13 @@ ROLLING_TABLES = {
         _ONE_CHANGED,
         seeds=1,
     ),
+    "letters-speeds": _predictions(
+        "Rolling VAE: letters that turn in either direction, or at any speed",
+        rolling.LETTERS_SPEEDS,
+        "Half of the sequences turn backwards; in the last row, a fifth has each velocity. What "
+        "stands still leaves no frames to predict.",
+        seeds=1,
+    ),
     "letters-few": _predictions(
         "Rolling VAE: letters, from fewer glyphs",
         (
@@ -175,5 +182,5 @@ GROUPS = {
     "rolling": tuple(
         name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
     ),
-    "letters": ("letters-models", "letters-settings"),
+    "letters": ("letters-models", "letters-settings", "letters-speeds"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -121,10 +121,7 @@ class Mnist:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
         centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
         object.__setattr__(self, "centre", centre)
-        speeds = (self.speeds,) if isinstance(self.speeds, int) else tuple(self.speeds)
-        if not speeds or not all(type(speed) is int for speed in speeds):
-            raise BadInput(f"speeds must be whole numbers of levels, not {self.speeds!r}")
-        object.__setattr__(self, "speeds", speeds)
+        object.__setattr__(self, "speeds", whole_speeds(self.speeds))
 
     def identity(self) -> dict[str, Any]:
         return stable(
@@ -200,18 +197,22 @@ class Letters:
 
     citations: ClassVar[tuple[str, ...]] = ()
     share: float = 1.0  #: of the glyphs (letters in a face) of the others, that training has
+    speeds: tuple[int, ...] = (1,)  #: turns of 24 degrees a frame; every sequence has one of them
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "speeds", whole_speeds(self.speeds))
         if not (isinstance(self.share, int | float) and 0 < self.share <= 1):
             raise BadInput(f"share must be a number above 0 and at most 1, not {self.share!r}")
 
     def identity(self) -> dict[str, Any]:
-        return stable("letters", share=(float(self.share), 1.0))
+        return stable("letters", share=(float(self.share), 1.0), speeds=(self.speeds, (1,)))
 
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = letters()
         if self.share < 1:
             train = some_glyphs(train, self.share)
+        if self.speeds != (1,):
+            train, held_out = at_speeds(train, self.speeds), at_speeds(held_out, self.speeds)
         return Splits(train, held_out, "letters (drawn)", "letters never seen", None)
 
 
@@ -288,6 +289,27 @@ def _of_mnist(
 def _still(part: Digits) -> Sequences:
     order, classes = torch.arange(len(part.images))[:, None], part.classes[:, None].long()
     return Sequences(part.images[:, None], order, classes, ("class",))
+
+
+def whole_speeds(speeds: int | Iterable[int]) -> tuple[int, ...]:
+    """Return speeds as a tuple; raise `BadInput` for what are not whole numbers."""
+    several = (speeds,) if isinstance(speeds, int) else tuple(speeds)
+    if not several or not all(type(speed) is int for speed in several):
+        raise BadInput(f"speeds must be whole numbers of levels, not {speeds!r}")
+    return several
+
+
+def at_speeds(sequences: Sequences, speeds: Sequence[int]) -> Sequences:
+    """Return sequences that come round at other speeds, which take turns from row to row.
+
+    >>> rows = torch.arange(10).reshape(2, 5)
+    >>> at_speeds(Sequences(torch.zeros(10, 1, 2, 2), rows, cyclic=True), (-1, 2)).order
+    tensor([[0, 4, 3, 2, 1],
+            [5, 7, 9, 6, 8]])
+    """
+    speed = torch.tensor(speeds)[torch.arange(len(sequences.order)) % len(speeds)]
+    frame = torch.arange(sequences.frames) * speed[:, None] % sequences.frames
+    return replace(sequences, order=sequences.order.gather(1, frame))
 
 
 def some_glyphs(train: Sequences, share: float) -> Sequences:

@@ -232,6 +232,24 @@ LETTERS_SETTINGS = (
     _kl(_LETTERS, "kl-0.1", "KL weight 0.1 at every step: no bound", KLWeight(0.1, end=0.1)),
 )  # fmt: skip
 
+#: Letters that turn in either direction, or at any velocity from −2 to 2 turns of 24° a frame.
+_EITHER, _ANY = Letters(speeds=(-1, 1)), Letters(speeds=(-2, -1, 0, 1, 2))
+LETTERS_SPEEDS = (
+    _changed(
+        _LETTERS, "either", "either direction, inferred for each sequence",
+        data=_EITHER, motion=Unknown(),
+    ),
+    _changed(_LETTERS, "either-known", "either direction, taken for forwards", data=_EITHER),
+    replace(
+        letters.TVAE, name="letters/tvae-either", about="either direction, velocity 1",
+        data=_EITHER,
+    ),
+    _changed(
+        _LETTERS, "speeds", "velocities −2, −1, 0, 1 and 2, inferred for each sequence",
+        data=_ANY, motion=Unknown(_GRID),
+    ),
+)  # fmt: skip
+
 #: Letters from a share of the glyphs; all of them train for as many steps.
 LETTERS_FEW = tuple(
     replace(
@@ -256,5 +274,6 @@ DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, 13, 3))
 
 ROLLING = (
     *MNIST_MODELS, *MNIST_SETTINGS, *SPRITES_MODELS, *SPRITES_SETTINGS, *SPEEDS, *COMBINED,
-    *SMALL_MODELS, *DIGITS_SMALL_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS, *LETTERS_FEW,
+    *SMALL_MODELS, *DIGITS_SMALL_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS,
+    *LETTERS_SPEEDS, *LETTERS_FEW,
 )  # fmt: skip
