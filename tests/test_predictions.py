@@ -99,7 +99,8 @@ def test_a_bound_of_more_samples_is_higher_and_is_of_the_same_sequences():
 
 
 def test_the_bounds_of_tables_weigh_independent_frames_one_by_one(tmp_path):
-    x = orbits().show(orbits().fixed()).x
+    data = orbits()
+    x = data.show(data.fixed()).x
     shared = dict(frame_shape=(1, 4, 4), hidden=8)
     vae = tc.VAE.mlp(topography=tc.Topography(2, (3,)), **shared)
     tvae = tc.TopographicVAE.mlp(topography=tc.Topography(2, (3,), window=3), **shared)
@@ -109,14 +110,14 @@ def test_the_bounds_of_tables_weigh_independent_frames_one_by_one(tmp_path):
             torch.manual_seed(0)
             bounds.append(bound(model, x, 5))
         assert torch.equal(*bounds)
-    splits = Splits(orbits(), orbits(), "orbits", "held out", None)
+    splits = Splits(data, data, "orbits", "held out", None)
     recipe = find("letters/vae").change([*TINY, "unseen_window=none"])
     run = Finished(RunFolder(tmp_path), recipe, vae, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Letters, "load", lambda self, folder=None: splits)
         (metric,) = evaluation_of(vae).extra_metrics(run, None)
         found = metric.measure()["bounds"]
-    held_out = orbits().balanced(None, 0)
+    held_out = data.balanced(None, 0)
     for samples in (1, 10):
         wanted = bound_of(lambda x, k: frame_bound(vae, x, k), held_out, samples)
         assert found[str(samples)] == {"value": wanted.value, "interval": wanted.interval()}
