@@ -11,6 +11,7 @@ from topocaps import VAE, BadInput, TopographicVAE, Topography
 from topocaps.models import evidence
 from topocaps.models.evidence import (
     Draws,
+    frame_bound,
     log_mean_exp_over_frames,
     log_mean_exp_over_sequences,
     log_px,
@@ -118,6 +119,36 @@ def test_the_papers_estimator_is_no_bound():
     assert apart > truth + 5 * error
     paper, error = mean_and_error(paper_estimate(weights[:10]))
     assert paper > truth + 10 * error
+
+
+def tiny_vae(window=1):
+    """Three frames of independent latents, whose evidence is known; q differs from the prior."""
+    q_z = FixedGaussian(torch.tensor([0.6, -0.5, 0.1])[:, None, None], torch.tensor(0.9))
+    return VAE(q_z, NoisyIdentity(), Topography(1, (1,), window=window))
+
+
+@torch.no_grad()
+def test_independent_frames_have_a_tighter_bound_frame_by_frame():
+    model, x = tiny_vae(), X.expand(4000, -1, -1)
+    each = Normal(0.0, 1.25**0.5).log_prob(X[0, :, 0])
+    for mask in (None, torch.tensor([[True, False, True]])):
+        truth = each.mean() if mask is None else each[mask[0]].mean()
+        given = None if mask is None else mask.expand(4000, -1)
+        for samples in (2, 10):
+            joint, joint_error = mean_and_error(log_px(model, x, samples, given))
+            frame, error = mean_and_error(frame_bound(model, x, samples, given))
+            assert frame > joint + STANDARD_ERRORS * math.hypot(error, joint_error)
+            assert frame < truth + STANDARD_ERRORS * error
+        many, error = mean_and_error(frame_bound(model, x, 300, given))
+        assert truth - 0.01 < many < truth + STANDARD_ERRORS * error
+
+
+def test_frames_are_independent_without_a_window_or_if_no_frame_shares_u():
+    shared = dict(frame_shape=(1, 4, 4), hidden=(8,))
+    assert tiny_vae().frames_are_independent and tiny_vae(window=3).frames_are_independent
+    assert not tiny_tvae().frames_are_independent
+    alone = TopographicVAE.mlp(topography=Topography(1, (3,), (3,)), **shared)
+    assert alone.frames_are_independent
 
 
 def models():

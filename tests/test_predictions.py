@@ -10,8 +10,10 @@ from test_results import COMMON
 import topocaps as tc
 from topocaps.metrics.rolled_traversal import Traversal
 from topocaps.metrics.visible_frames import distances, gain_by_distance
+from topocaps.models.evidence import frame_bound, joint_bound
 from topocaps.models.likelihoods import Likelihood
 from topocaps.papers.page import _cell, write_page
+from topocaps.papers.predictions import draw_predicted
 from topocaps.papers.quantities import predictions
 from topocaps.papers.recipes import RECIPES, find
 from topocaps.papers.reproduce import named
@@ -19,11 +21,19 @@ from topocaps.papers.reproduce import reproduce as run_tables
 from topocaps.papers.results import Results
 from topocaps.papers.rolling_tables import GROUPS, ROLLING_TABLES
 from topocaps.papers.tables import TABLES
-from topocaps.study.data import Letters
+from topocaps.study import figures, rolling_figures
+from topocaps.study.data import Letters, Splits
+from topocaps.study.evaluation import evaluation_of
 from topocaps.study.evaluation.bounds import bound_of
+from topocaps.study.evaluation.topographic import tightest_bound
 from topocaps.study.evaluation.visible import visible_gains
+from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import Recipe
+from topocaps.study.rolling_recipe import RollingRecipe
+from topocaps.study.runs import Job, run_jobs, train_jobs
+from topocaps.study.side_by_side import fills, side_by_side
+from topocaps.training import RunFolder
 
 TINY = ["batch=4", "epoch_size=8", "epochs=1", "capsules=2", "hidden=8"]
 
@@ -84,6 +94,96 @@ def test_a_bound_of_more_samples_is_higher_and_is_of_the_same_sequences():
     sequences = orbits()
     one, many = (bound_of(model.log_px, sequences, count) for count in (1, 100))
     assert one.value < many.value and len(one.values) == len(many.values) == 3
+    measured = tc.evaluate(model, sequences, samples=100)
+    assert (measured["log_px"], measured["intervals"]["log_px"]) == (many.value, many.interval())
+
+
+def test_the_bounds_of_tables_weigh_independent_frames_one_by_one(tmp_path):
+    data = orbits()
+    x = data.show(data.fixed()).x
+    shared = dict(frame_shape=(1, 4, 4), hidden=8)
+    vae = tc.VAE.mlp(topography=tc.Topography(2, (3,)), **shared)
+    tvae = tc.TopographicVAE.mlp(topography=tc.Topography(2, (3,), window=3), **shared)
+    for model, expected in ((vae, frame_bound), (tvae, joint_bound)):
+        bounds = []
+        for bound in (tightest_bound, expected):
+            torch.manual_seed(0)
+            bounds.append(bound(model, x, 5))
+        assert torch.equal(*bounds)
+    splits = Splits(data, data, "orbits", "held out", None)
+    recipe = find("letters/vae").change([*TINY, "unseen_window=none"])
+    run = Finished(RunFolder(tmp_path), recipe, vae, {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Letters, "load", lambda self, folder=None: splits)
+        (metric,) = evaluation_of(vae).extra_metrics(run, None)
+        found = metric.measure()["bounds"]
+    held_out = data.balanced(None, 0)
+    for samples in (1, 10):
+        wanted = bound_of(lambda x, k: frame_bound(vae, x, k), held_out, samples)
+        assert found[str(samples)] == {"value": wanted.value, "interval": wanted.interval()}
+
+
+# --- several models of the same data ------------------------------------------------------------
+
+
+def test_models_side_by_side_need_the_same_data_and_folders_of_their_own(tmp_path):
+    rolling, vae = find("letters/rolling"), find("letters/vae")
+    few = replace(vae, data=Letters(share=0.1))
+    copy = replace(vae, name="other/vae", hidden=(9,))
+    for recipes, says in (
+        ((rolling, few), r"letters/vae has Letters\(share=0.1\), and letters/rolling has Letters"),
+        ((vae, rolling, copy), "2 recipes would be run in .*vae: their names must differ"),
+    ):
+        with pytest.raises(tc.BadInput, match=says):
+            side_by_side({str(n): r for n, r in enumerate(recipes)}, tmp_path, "cpu", print)
+    splits = Splits(orbits(), orbits(), "orbits", "held out", None)
+    jobs = [Job(rolling, tmp_path / "a"), Job(few, tmp_path / "b")]
+    for run in (run_jobs, train_jobs):
+        with pytest.raises(tc.BadInput, match="splits are the data of all jobs: letters/vae has"):
+            list(run(jobs, splits=splits) or ())
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_are_drawn_as_they_are_measured(tmp_path, monkeypatch):
+    """A VAE expects no roll, but gains are those of a roll by the rate of the recipe."""
+    recipes = tuple(
+        find(name).change(["hidden=8", "topography.capsules=2"])
+        for name in ("letters/rolling", "letters/bubble", "letters/vae")
+    )
+    shape, x = (1, 28, 28), torch.rand(2, 15, 1, 28, 28)
+    visible = torch.arange(15).expand(2, 15) < 5
+    runs = {
+        r.name.split("/")[-1]: Finished(RunFolder(tmp_path), r, r.build(shape, 0), {})
+        for r in recipes
+    }
+    found = fills(runs)
+    for name, run in runs.items():
+        filled = found[name](x, visible)
+        if name == "rolling":
+            assert torch.equal(filled, run.model.fill(x, visible))
+        else:
+            assert torch.equal(filled, run.model.fill(x, visible, rate=1.0, closed=True))
+            assert not torch.equal(filled, run.model.fill(x, visible))
+    part_whole = Finished(RunFolder(tmp_path), recipes[0], tc.PartWhole((1, 28, 28)), {})
+    assert list(fills({"parts": part_whole, **runs})) == list(runs)
+
+    drawn = []
+    monkeypatch.setattr(rolling_figures, "predicted", lambda found, x: drawn.append(found))
+    monkeypatch.setattr(figures, "save", lambda *to: None)
+    monkeypatch.setattr(Finished, "open", lambda path, r: runs[r.name.split("/")[-1]])
+    predicted = tuple(r.name for r in recipes)
+    table = replace(TABLES["letters-models"], recipes=recipes, predicted=predicted)
+    monkeypatch.setitem(TABLES, "letters-models", table)
+    draw_predicted("letters-models", tmp_path, tmp_path)
+    assert not drawn  # no model is evaluated yet
+    for name in predicted:
+        folder = RunFolder(tmp_path / name / "seed-0")
+        folder.path.mkdir(parents=True)
+        folder.metrics.touch()
+    draw_predicted("letters-models", tmp_path, tmp_path)
+    assert drawn[0].keys() == runs.keys()
+    for name in runs:
+        assert torch.equal(drawn[0][name](x, visible), found[name](x, visible))
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -148,6 +248,26 @@ def test_recipes_of_a_table_have_the_same_steps_and_kind_of_data(name):
     assert (steps.epochs * steps.epoch_size // steps.batch < 40_000) is small
 
 
+@pytest.mark.parametrize("name", ROLLING_TABLES)
+def test_the_note_of_a_table_says_how_models_differ(name):
+    table = TABLES[name]
+    rolling = [r for r in table.recipes if isinstance(r, RollingRecipe)]
+    others = [r for r in table.recipes if isinstance(r, Recipe)]
+    assert len(rolling) + len(others) == len(table.recipes)
+    measured = any(q.key[0] == "visible" for q in table.quantities)
+    hidden = "frames are hidden from them only when gains are measured" in table.note
+    assert hidden == bool(others and measured)
+    assert ("are initialised as He" in table.note) == any(not r.channels for r in others)
+    assert ("Convolutional networks are alike" in table.note) == any(r.channels for r in others)
+    ours, theirs = ({r.training.optimiser for r in some} for some in (rolling, others))
+    assert len(ours) == 1 and len(theirs) <= 1
+    if "The optimisers differ" in table.note:
+        assert ours == {tc.Adam(0.003, (0.9, 0.99), 100)}
+        assert theirs == {tc.Adam(0.002, (0.9, 0.95))}
+    else:
+        assert not theirs or ours == theirs
+
+
 @pytest.mark.parametrize("data, frame", [("mnist", (3, 28, 28)), ("sprites", (1, 64, 64))])
 def test_baselines_have_the_same_convolutions(data, frame):
     rolling = find(f"rolling/{data}").build(frame, seed=0)
@@ -158,6 +278,20 @@ def test_baselines_have_the_same_convolutions(data, frame):
     ):
         assert str(ours) == str(theirs)
         assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            if one.ndim > 1:  # drawn alike
+                assert one.std().item() == pytest.approx(other.std().item(), rel=0.1)
+
+
+def test_perceptrons_differ_as_the_note_says():
+    for name, activation, bound in (
+        ("letters/rolling", torch.nn.SiLU, 6**0.5), ("letters/tvae", torch.nn.ReLU, 1.0),
+    ):  # fmt: skip
+        model = find(name).build((1, 28, 28), seed=0)
+        for network, inputs in ((model.z_given_x.network, 784), (model.x_given_t.network, 180)):
+            first, between, _ = network
+            assert type(between) is activation
+            assert first.weight.abs().max().item() == pytest.approx(bound / inputs**0.5, rel=0.01)
 
 
 def test_settings_change_one_thing_each():

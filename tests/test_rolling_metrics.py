@@ -67,7 +67,11 @@ def test_all_metrics_are_those_of_each_sequence(motion):
         assert one["gain"] == expected.overall == each[f"gain, {count} visible"].value
         low, high = one["interval"]
         assert low <= one["gain"] <= high and one["of"] == 6
-        assert set(one["by_factor"]) == {"turn", "shift"}
+        assert set(one["by_factor"]) == set(one["intervals"]) == {"turn", "shift"}
+        repeated = tc.metrics.gains_by_visible(
+            model.fill, data, model.likelihood, (int(count),), repeated=True
+        )
+        assert one["all_frames"]["gain"] == repeated[int(count)].overall
     assert "equivariance_error" not in found  # it is 0 by construction
 
 
@@ -81,7 +85,7 @@ def test_metrics_are_the_same_again_and_of_an_array():
     x = torch.cat([one.x for one in data.batches(4)])
     assert tc.evaluate(model, x.numpy(), samples=2)["elbo"] == pytest.approx(found["elbo"])
     some_of = tc.evaluate(model, data, samples=2, most=2)
-    assert some_of["sequences"] == 3 and some_of["elbo"] != found["elbo"]  # 0, 3 and 6
+    assert some_of["sequences"] == 2 and some_of["elbo"] != found["elbo"]  # the first and the last
 
 
 def test_more_samples_give_a_higher_bound():
@@ -123,7 +127,11 @@ def test_the_truth_gains_all_and_the_mean_frame_nothing(likelihood):
 def test_hidden_frames_that_equal_a_visible_one_do_not_count():
     x = torch.eye(3)[torch.tensor([[0, 1, 2, 0, 1, 2], [0, 0, 1, 1, 2, 2]])]
     visible = torch.tensor([[False, True, True, True, False, False], [True] + [False] * 5])
-    assert is_new(x, visible).int().tolist() == [[0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1]]
+    equal = tc.metrics.visible_frames.equal_frames(x)
+    assert is_new(equal, visible).int().tolist() == [
+        [0, 0, 0, 0, 0, 0],
+        [0, 0, 1, 1, 1, 1],
+    ]
     data, kind = tc.Sequences.of(x[:1].repeat(4, 1, 1)), tc.Likelihood.GAUSSIAN
     assert tc.metrics.gains_by_visible(truth, data, kind, (3,))[3].overall is None
     counted = tc.metrics.gains_by_visible(truth, data, kind, (3,), repeated=True)[3]
@@ -287,6 +295,7 @@ def test_the_figure_has_a_row_of_the_input_and_a_row_of_rolled_frames():
         (lambda m, x: tc.metrics.filled_costs(m, x), "filled_costs: gains_by_visible measures"),
         (lambda m, x: tc.evaluate(m, x, window=3), "options samples, seed, .*, not window"),
         (lambda m, x: tc.metrics.per_sequence(m, x, rate=1), "options .*, not rate"),
+        (lambda m, x: tc.metrics.per_sequence(m, x, closed=True), "options .*, not closed"),
         (lambda m, x: tc.traverse(m, x, rate=0.5, axis=0), "the option mask, not rate, axis"),
         (lambda m, x: tc.traverse(m, x, mask=some(2)), "at least one visible frame"),
         (lambda m, x: tc.evaluate(m, x + 1), r"frames must lie in \[0, 1\]"),

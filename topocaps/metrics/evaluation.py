@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.metrics.visible_frames import spread
 from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import (
     log_mean_exp_over_frames,
@@ -40,8 +42,11 @@ from topocaps.references import cites, references
 
 SOURCES = references(capcorr, log_px, log_px_paper)
 PAPER_SAMPLES = 10  #: samples of the papers' log p(x)
-SUBSET = 300  #: approximate number of sequences for the metrics of ``_on_subset``
+SUBSET = 300  #: largest number of sequences for the metrics of ``_on_subset``
 SHUFFLES = 99  #: permutations of sites for the correlation of shuffled neighbours
+
+#: Returns the bound on log p(x) of sequences, nats a frame, (batch,), with so many samples.
+Bound = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def per_sequence(model: GenerativeModel, sequences: Any, **options: Any) -> dict
 
     A `Mean` has the ``value`` over all sequences, ``each`` sequence's value and the 95 %
     ``interval()``. A factor that leaves no frame unseen has no gain. A `RollingVAE` has gains by
-    the number of visible frames, and no equivariance error.
+    the number of visible frames, which do not depend on ``closed``, and no equivariance error.
 
     Args:
         options: keyword arguments of `evaluate`.
@@ -115,7 +120,7 @@ def evaluate_topographic(
     """Return bounds, equivariance errors, CapCorr and the traversal gain over all sequences.
 
     The key ``intervals`` holds the 95 % intervals of means over sequences. The costs of filled-in
-    frames, the specialisation and the smoothness of capsules come from about 300 sequences.
+    frames, the specialisation and the smoothness of capsules come from at most 300 sequences.
 
     Args:
         sequences: frames (sequences, time, *frame), or `Sequences`.
@@ -221,6 +226,31 @@ def _measure(
     )
 
 
+@torch.no_grad()
+def bound_of(
+    bound: Bound,
+    sequences: SequenceSet,
+    samples: int,
+    most: int | None = None,
+    seed: int = 0,
+    batch: int = 64,
+) -> Mean:
+    """Return a bound on log p(x) of sequences, nats a frame.
+
+    Args:
+        bound: function that returns the bound, such as ``model.log_px``.
+        sequences: sequences on the device of the model.
+        samples: number of samples.
+        most: largest number of sequences, which are spread over all; by default all are measured.
+        seed: seed of the samples.
+        batch: number of sequences that are measured at once.
+    """
+    scripts = spread(sequences.fixed(), most)
+    with seeded(seed):
+        values = [bound(sequences.show(some).x, samples) for some in scripts.split(batch)]
+    return Mean(torch.cat(values).double().cpu())
+
+
 def on_device_of(model: GenerativeModel, sequences: Any) -> SequenceSet:
     """Return whole sequences on the device of the model."""
     found = Sequences.of(sequences).whole()
@@ -232,7 +262,7 @@ def on_device_of(model: GenerativeModel, sequences: Any) -> SequenceSet:
 def _on_subset(
     model: SequenceModel, sequences: SequenceSet, seed: int, closed: bool | None
 ) -> dict[str, Any]:
-    """Measure on about ``SUBSET`` sequences, spread over all factors.
+    """Measure on at most ``SUBSET`` sequences, spread over all factors.
 
     The metrics are the costs of filled-in frames, the specialisation of capsules on factors, and
     the correlation of neighbouring sites beside that of shuffled sites.
@@ -240,8 +270,8 @@ def _on_subset(
     found: dict[str, Any] = {"missing": {}, "specialisation": None, "smoothness": {}}
     if sequences.frames < 2:
         return found
-    scripts, topography = sequences.fixed(), model.topography
-    subset = sequences.show(scripts[:: max(1, len(scripts) // SUBSET)])
+    topography = model.topography
+    subset = sequences.show(spread(sequences.fixed(), SUBSET))
     t = model.encode(subset.x)
     if max(topography.shape) > 1:
         for name, value in (("t", t), ("t_squared", t.square())):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from topocaps.device import seeded
 from topocaps.metrics.rolled_traversal import EDGE
+from topocaps.metrics.visible_frames import equal_frames, is_new
 from topocaps.models.sequence import SequenceModel, check_topographic
 
 SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames
@@ -52,10 +53,10 @@ def filled_costs(
     """
     check_topographic(model, "filled_costs: gains_by_visible measures predictions of any model")
     costs_by_share: dict[str, dict[str, float]] = {}
+    equal = equal_frames(x)
     for share in shares:
         mask = some_missing(x, share, seed)
-        same = (x[:, :, None] == x[:, None]).flatten(3).all(3)  # batch time time
-        counts = ~mask & ~(same & mask[:, None]).any(2)
+        counts = is_new(equal, mask)
         present = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
         mean = (x * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
         predictions = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 from topocaps.metrics.rolled_traversal import Traversal, prediction
 from topocaps.models.likelihoods import Likelihood
 
@@ -45,18 +47,34 @@ def stretches(sequences: int, frames: int, count: int, seed: int = 0) -> Tensor:
 
 
 def spread(scripts: Tensor, most: int | None) -> Tensor:
-    """Return about ``most`` scripts, spread over all of them; by default all.
+    """Return at most ``most`` scripts, spread evenly from the first to the last; by default all.
 
     >>> spread(torch.arange(9), 4)
-    tensor([0, 2, 4, 6, 8])
+    tensor([0, 2, 5, 8])
     """
-    return scripts[:: max(1, len(scripts) // (most or len(scripts)))]
+    total = len(scripts)
+    count = total if most is None else min(whole_number("most", most), total)
+    places = torch.arange(count, device=scripts.device) * (total - 1) // max(1, count - 1)
+    return scripts[places]
 
 
-def is_new(x: Tensor, visible: Tensor) -> Tensor:
-    """Return which frames are hidden and differ from all visible frames: (batch, time)."""
-    same = (x[:, :, None] == x[:, None]).flatten(3).all(3)  # batch time time
-    return ~visible & ~(same & visible[:, None]).any(2)
+def equal_frames(x: Tensor) -> Tensor:
+    """Return which frames of a sequence are equal, (batch, time, time), of (batch, time, *frame).
+
+    One frame at a time is compared with all others, so the memory is that of ``x`` as booleans.
+    """
+    pixels = x.flatten(2)
+    return torch.stack([(frame[:, None] == pixels).all(2) for frame in pixels.unbind(1)], 1)
+
+
+def is_new(equal: Tensor, visible: Tensor) -> Tensor:
+    """Return which frames are hidden and differ from all visible frames: (batch, time).
+
+    Args:
+        equal: `equal_frames` of the sequences.
+        visible: booleans (batch, time).
+    """
+    return ~visible & ~(equal & visible[:, None]).any(2)
 
 
 def distances(visible: Tensor, closed: bool = True) -> Tensor:
@@ -115,7 +133,8 @@ def gains_by_visible(
         likelihood: decides the cost of a predicted frame.
         counts: numbers of visible frames; by default `visible_counts`.
         repeated: whether a hidden frame that equals a visible one counts.
-        most: about how many sequences are measured, spread over all of them; by default all.
+        most: largest number of sequences, which are spread over all of them; by default all are
+            measured.
     """
     chosen = visible_counts(sequences.frames) if counts is None else tuple(counts)
     if not chosen or not all(0 < count < sequences.frames for count in chosen):
@@ -129,9 +148,66 @@ def gains_by_visible(
     found: dict[int, list[Traversal]] = {count: [] for count in chosen}
     for rows in torch.arange(len(scripts)).split(batch):
         one = sequences.show(scripts[rows.to(scripts.device)])
+        equal = None if repeated else equal_frames(one.x)
         for count, parts in found.items():
             visible = masks[count][rows].to(one.x.device)
-            counted = ~visible if repeated else is_new(one.x, visible)
+            counted = ~visible if equal is None else is_new(equal, visible)
             filled = fill(one.x, visible)
             parts.append(prediction(one.x, filled, counted, one.factors, likelihood))
     return {count: Traversal.join(parts) for count, parts in found.items()}
+
+
+def visible_gains(
+    fill: Fill,
+    sequences: SequenceSet,
+    likelihood: Likelihood,
+    most: int | None = None,
+    seed: int = 0,
+    closed: bool = True,
+) -> dict[str, Any]:
+    """Return `gains_by_visible` as data: {number of visible frames: gains and intervals}.
+
+    The keys of a number of visible frames are:
+
+    - ``gain`` and its 95 % ``interval``;
+    - ``by_factor`` and ``intervals``: the same for the sequences in which each factor moves;
+    - ``of``: the number of frames of a sequence;
+    - ``all_frames``: the same gains when hidden frames that equal a visible one count, too;
+    - ``by_distance``: the gain by the number of frames to the nearest visible one.
+
+    Sequences that are too short to hide two frames have no gains.
+
+    Args:
+        fill: function that fills hidden frames in.
+        sequences: whole sequences, on the device of the model.
+        likelihood: decides the cost of a predicted frame.
+        most: as in `gains_by_visible`.
+        seed: decides which frames are visible.
+        closed: whether the last frame is followed by the first.
+    """
+    frames = sequences.frames
+    if not visible_counts(frames):
+        return {}
+    gains = gains_by_visible(fill, sequences, likelihood, most=most, seed=seed)
+    found = {}
+    for count, one in gains.items():
+        visible = stretches(len(one.rolled), frames, count, seed)
+        by_distance = gain_by_distance(one, visible, closed)
+        found[str(count)] = {
+            **_numbers(one, sequences.names),
+            "of": frames,
+            "all_frames": _numbers(replace(one, unseen=~visible), sequences.names),
+            "by_distance": {str(n): gain for n, gain in by_distance.items()},
+        }
+    return found
+
+
+def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:
+    """Return the gain and its interval, and those of every factor that moves."""
+    columns = {names[c] if names else "all": c for c in gains.by_factor}
+    return {
+        "gain": gains.overall,
+        "interval": gains.interval(),
+        "by_factor": {name: gains.by_factor[c] for name, c in columns.items()},
+        "intervals": {name: gains.interval(c) for name, c in columns.items()},
+    }

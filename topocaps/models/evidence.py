@@ -212,8 +212,24 @@ def log_px(model: BoundedModel, x: Tensor, samples: int = 10, mask: Tensor | Non
 
 def joint_bound(model: LatentModel, x: Tensor, samples: int, mask: Tensor | None = None) -> Tensor:
     """Return `log_px` of a model that has importance weights of frames: (batch,)."""
-    found = log_mean_exp_over_sequences(log_weights(model, x, samples, mask=mask))
-    return found if mask is None else found * mask.shape[1] / mask.sum(1).clamp_min(1)
+    weights = log_weights(model, x, samples, mask=mask)
+    return _of_present(log_mean_exp_over_sequences(weights), mask)
+
+
+def frame_bound(model: LatentModel, x: Tensor, samples: int, mask: Tensor | None = None) -> Tensor:
+    """Return the importance-weighted bound of frames that are weighted one by one: (batch,).
+
+    If frames are independent under the prior and the posterior, it is a lower bound on
+    log p(x_1..S) / S, nats a frame, and tighter than `joint_bound` with as many samples. Otherwise
+    it is no bound.
+    """
+    weights = log_weights(model, x, samples, mask=mask)
+    return _of_present(log_mean_exp_over_frames(weights), mask)
+
+
+def _of_present(bound: Tensor, mask: Tensor | None) -> Tensor:
+    """Turn a mean over all frames, to which missing ones add 0, into one over present frames."""
+    return bound if mask is None else bound * mask.shape[1] / mask.sum(1).clamp_min(1)
 
 
 @cites(KELLER_2021)

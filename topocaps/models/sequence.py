@@ -54,6 +54,11 @@ class SequenceModel(GenerativeModel):
         """Shapes of the noise that ``evidence`` needs for a frame: that of z, and of u if any."""
         return [(self.topography.capsules, *self.topography.shape)]
 
+    @property
+    def frames_are_independent(self) -> bool:
+        """Whether the latents of frames are independent under the prior and the posterior."""
+        return self.topography.window == 1 or not self.couples_frames
+
     @abstractmethod
     def posterior(self, x: Tensor) -> Posterior:
         """Return q(z|x) and, if the model has u, q(u|x)."""

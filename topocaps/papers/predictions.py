@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topocaps.metrics.visible_frames import Fill
-from topocaps.models.rolling import RollingVAE
-from topocaps.models.sequence import SequenceModel
 from topocaps.papers.results import Results
 from topocaps.papers.table import Table
 from topocaps.papers.tables import TABLES
 from topocaps.study import figures, rolling_figures
 from topocaps.study.evaluation.rolling import examples
 from topocaps.study.evaluation.visible import VISIBLE
-from topocaps.training import RunFolder, load
+from topocaps.study.finished import Finished
+from topocaps.study.side_by_side import fills
+from topocaps.training import RunFolder
 
 SHOWN = 6  # sequences in the picture of predicted frames
 _BY_VISIBLE, _BY_DISTANCE, _PREDICTED = "by-visible", "by-distance", "predicted"
@@ -31,7 +30,7 @@ PICTURES = {
 
 
 def draw_predicted(name: str, out: Path, runs: Path, data: Path | None = None) -> None:
-    """Draw what the models of a table predict, side by side, if they are all trained.
+    """Draw what the models of a table predict, side by side, if they are all evaluated.
 
     Args:
         out: folder of the picture.
@@ -40,15 +39,14 @@ def draw_predicted(name: str, out: Path, runs: Path, data: Path | None = None) -
     table = TABLES.get(name)
     recipes = [r for r in table.recipes if r.name in table.predicted] if table else []
     folders = [RunFolder(runs / recipe.name / "seed-0") for recipe in recipes]
-    if not folders or not all(folder.weights.exists() for folder in folders):
+    if not folders or not all(folder.metrics.exists() for folder in folders):
         return
-    models: dict[str, Fill] = {}
-    for recipe, folder in zip(recipes, folders, strict=True):
-        model = load(folder.path)
-        if isinstance(model, RollingVAE | SequenceModel):
-            models[recipe.name.split("/")[-1]] = model.eval().fill
+    finished = {
+        recipe.name.split("/")[-1]: Finished.open(folder.path, recipe)
+        for recipe, folder in zip(recipes, folders, strict=True)
+    }
     x = examples(recipes[0].data.load(data).held_out, SHOWN)
-    figures.save(rolling_figures.predicted(models, x), out / f"{name}-{_PREDICTED}.png")
+    figures.save(rolling_figures.predicted(fills(finished), x), out / f"{name}-{_PREDICTED}.png")
 
 
 def draw_gains(results: Results) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import with_doubles
-from topocaps.errors import Interrupted, NonFinite, counted
+from topocaps.errors import BadInput, Interrupted, NonFinite, counted
 from topocaps.io import read_json, write_atomically, write_json
 from topocaps.models.base import GenerativeModel
 from topocaps.study.data import Splits
@@ -81,6 +81,7 @@ def run_jobs(
         reports: whether to draw figures and write reports.
         splits: the data of all jobs, if they are loaded already.
     """
+    _check_data(jobs, splits)
     for evaluate in (True, False):
         chosen = [job for job in jobs if job.evaluate_start is evaluate]
         before = list({b.out: b for job in chosen if (b := job.before) is not None}.values())
@@ -103,8 +104,21 @@ def train_jobs(
     splits: Splits | None = None,
 ) -> None:
     """Train jobs as ``run_jobs`` does, without an evaluation, from their initial weights."""
+    _check_data(jobs, splits)
     for group in _together(jobs, say):
         _train(group, splits or group[0].recipe.data.load(data), device, say, watch)
+
+
+def _check_data(jobs: Sequence[Job], splits: Splits | None) -> None:
+    """Raise `BadInput` if ``splits`` cannot be the data of all jobs."""
+    if splits is None:
+        return
+    for job in jobs:
+        if job.recipe.data != jobs[0].recipe.data:
+            raise BadInput(
+                f"splits are the data of all jobs: {job.recipe.name} has {job.recipe.data}, and "
+                f"{jobs[0].recipe.name} has {jobs[0].recipe.data}"
+            )
 
 
 def _together(jobs: Sequence[Job], say: Say) -> list[list[Job]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from topocaps.errors import BadInput
 from topocaps.io import make_folder, write_atomically
 from topocaps.metrics.visible_frames import Fill
 from topocaps.study import drawing, rolling_figures
@@ -29,14 +31,26 @@ def side_by_side(
     """Run recipes of the same data, each in a folder in ``out``, and write one report of all.
 
     Args:
-        recipes: recipes by the label of their rows in pictures; the first is drawn at the top.
+        recipes: recipes of the same data, by the label of their rows in pictures; the first is
+            drawn at the top.
         out: folder of all runs.
         device: device on which models train.
         say: function that is told what happens.
     """
-    data = next(iter(recipes.values())).data
-    splits = data.load()
+    first, *others = recipes.values()
+    for recipe in others:
+        if recipe.data != first.data:
+            raise BadInput(
+                f"models side by side need the same data: {recipe.name} has {recipe.data}, and "
+                f"{first.name} has {first.data}"
+            )
     jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes.values()]
+    for folder, count in Counter(job.out for job in jobs).items():
+        if count > 1:
+            raise BadInput(
+                f"{count} recipes would be run in {folder}: their names must differ after the /"
+            )
+    splits = first.data.load()
     runs = [run_job(job, device, say, splits) for job in jobs]
     labelled = dict(zip(recipes, runs, strict=True))
     folder = out / "figures"
@@ -70,12 +84,20 @@ def predictions(runs: Mapping[str, Finished[Any]], x: Tensor) -> dict[str, Drawi
         runs: runs by the label of their rows.
         x: frames (batch, time, *frame).
     """
-    fills: dict[str, Fill] = {}
-    for label, run in runs.items():
-        fill = evaluation_of(run.model).fill(run.model, run.recipe)
-        if fill is not None:
-            fills[label] = fill
+    drawn = fills(runs)
     return {
-        "predicted": rolling_figures.predicted(fills, x),
-        "animation": rolling_figures.animated(fills, x),
+        "predicted": rolling_figures.predicted(drawn, x),
+        "animation": rolling_figures.animated(drawn, x),
     }
+
+
+def fills(runs: Mapping[str, Finished[Any]]) -> dict[str, Fill]:
+    """Return the functions by which models fill hidden frames in, as their gains are measured.
+
+    Models that cannot fill frames in are left out.
+
+    Args:
+        runs: runs by their label.
+    """
+    each = {label: evaluation_of(r.model).fill(r.model, r.recipe) for label, r in runs.items()}
+    return {label: fill for label, fill in each.items() if fill is not None}

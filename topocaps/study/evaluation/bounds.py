@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.device import seeded
+from topocaps.metrics import evaluation
+from topocaps.metrics.evaluation import Bound
 from topocaps.metrics.intervals import Mean
 from topocaps.study.evaluation.base import EVALUATION_SEED, ExtraMetric
 from topocaps.study.evaluation.visible import MEASURED
@@ -18,20 +17,11 @@ from topocaps.study.recipe import BaseRecipe
 
 BOUNDS = "bounds"  # key of results
 SAMPLES = (1, 10, 100)
-_BATCH = 64
-
-#: Returns the bound on log p(x) of sequences, nats a frame, (batch,), with so many samples.
-Bound = Callable[[Tensor, int], Tensor]
 
 
-@torch.no_grad()
 def bound_of(log_px: Bound, sequences: SequenceSet, samples: int) -> Mean:
-    """Return the bound of about ``MEASURED`` sequences, spread over all of them."""
-    scripts = sequences.fixed()
-    scripts = scripts[:: max(1, len(scripts) // MEASURED)]
-    with seeded(EVALUATION_SEED):
-        found = [log_px(sequences.show(some).x, samples) for some in scripts.split(_BATCH)]
-    return Mean(torch.cat(found).double().cpu())
+    """Return the bound of at most ``MEASURED`` sequences, spread over all of them."""
+    return evaluation.bound_of(log_px, sequences, samples, MEASURED, EVALUATION_SEED)
 
 
 def bounds_by_samples(

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.metrics import evaluate
 from topocaps.metrics.ring_traversal import RingTraversal
-from topocaps.metrics.visible_frames import Fill, stretches, visible_counts
+from topocaps.metrics.visible_frames import Fill, spread, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
 from topocaps.study.data import SOME, Mnist, Splits, comes_round
@@ -24,11 +25,10 @@ from topocaps.study.evaluation.base import (
     Evaluation,
     ExtraMetric,
     evaluates,
-    mean_terms,
 )
-from topocaps.study.evaluation.bounds import bound_of, bounds_by_samples
+from topocaps.study.evaluation.bounds import bounds_by_samples
 from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
-from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
+from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
@@ -72,20 +72,15 @@ class RollingEvaluation(Evaluation[RollingVAE]):
 
         def on(sequences: SequenceSet, each: int | None, which: RollingVAE) -> dict[str, Any]:
             fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
-            which = which.to(device).eval()
-            terms = mean_terms(which, fixed)
-            bound = bound_of(which.log_px, fixed, SAMPLES)
-            return {
-                **terms,
-                "log_px": bound.value,
-                "samples": SAMPLES,
-                VISIBLE: visible_gains(
-                    which.fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED, closed
-                ),
-                "motion": motion_numbers(which, fixed),
-                "intervals": {"log_px": bound.interval()},
-                "sequences": len(fixed),
-            }
+            found = evaluate(
+                which.to(device).eval(),
+                fixed,
+                samples=SAMPLES,
+                seed=EVALUATION_SEED,
+                most=MEASURED,
+                closed=closed,
+            )
+            return {**found, "motion": motion_numbers(which, fixed)}
 
         return {
             **on(splits.held_out, splits.each, model),
@@ -156,8 +151,7 @@ def examples(sequences: SequenceSet, count: int) -> Tensor:
     if not isinstance(sequences, Sequences):  # whose sequences start with the first frame
         sequences = sequences.balanced(count, EVALUATION_SEED)
     scripts = sequences.fixed()
-    places = torch.linspace(0, len(scripts) - 1, min(count, len(scripts))).long()
-    return sequences.show(scripts[places]).x
+    return sequences.show(spread(scripts, count)).x
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ from topocaps.metrics import (
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.metrics.visible_frames import Fill
-from topocaps.models.evidence import log_px
+from topocaps.models.evidence import frame_bound
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
 from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
@@ -191,7 +191,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             of_images = functools.partial(read_posterior, model)
             return [ExtraMetric(PROBED, lambda: probed(of_images, canvas, device, data))]
         bounds = bounds_by_samples(
-            lambda x, samples: log_px(model, x, samples), run.recipe, device, data
+            functools.partial(tightest_bound, model), run.recipe, device, data
         )
         if not isinstance(trained_on, Mnist) or trained_on.motion != "single":
             return [bounds]
@@ -280,6 +280,16 @@ def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
     """What probes see of images (images, *frame): means and standard deviations of q(z|x)."""
     q = model.posterior(x[:, None]).z
     return {"posterior": torch.cat([q.mean.flatten(1), q.stddev.flatten(1)], 1)}
+
+
+def tightest_bound(model: SequenceModel, x: Tensor, samples: int) -> Tensor:
+    """Return the importance-weighted bound on log p(x), nats a frame: (batch,).
+
+    Samples of independent frames are weighted frame by frame, others by whole sequences.
+    """
+    if model.frames_are_independent:
+        return frame_bound(model, x, samples)
+    return model.log_px(x, samples)
 
 
 def traversal_options(recipe: BaseRecipe) -> TraversalOptions:
