@@ -1,5 +1,8 @@
 """Laws of motions: rolls of codes are a group, precisions stay positive, candidates differ."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -93,16 +96,16 @@ def test_open_ends_lose_what_leaves_and_take_in_zeros(velocity):
     moves = CapsuleMotion(Known(velocity), 2, (5,), cyclic=False).double()
     code = 1 + torch.rand(3, 2, 5, **DOUBLE)
     wide = nn.functional.pad(code, (30, 30))
-    for roll in (moves.roll, moves.roll_precision):
-        assert torch.equal(roll(code, 0, 0), code)
+    for roll in (moves.paths.roll, moves.paths.roll_precision):
+        assert torch.equal(roll(code, moves.shifts(0, 0)), code)
         for steps in (-7, -1, 1, 2, 4, 9):
             shifted = wide.roll(velocity * steps, -1)[..., 30:35]
-            assert torch.equal(roll(code, 0, steps), shifted)
+            assert torch.equal(roll(code, moves.shifts(0, steps)), shifted)
             left = max(0, 5 - abs(velocity * steps))
             assert (shifted > 0).sum() == 6 * left
-        assert torch.equal(roll(roll(code, 0, 1), 0, 1), roll(code, 0, 2))
-        there = roll(code, 0, 1)
-        back = roll(there, 0, -1)
+        there = roll(code, moves.shifts(0, 1))
+        assert torch.equal(roll(there, moves.shifts(0, 1)), roll(code, moves.shifts(0, 2)))
+        back = roll(there, moves.shifts(0, -1))
         assert torch.equal(back, torch.where(back > 0, code, 0.0)) and (back == 0).any()
 
 
@@ -145,7 +148,7 @@ def test_precisions_stay_positive_at_any_shift_and_keep_their_sum(motion, capsul
     precision = torch.where(code > 1, code.exp(), 1e-6)  # steep: a Fourier shift would undershoot
     steps = torch.arange(-9, 10)
     for candidate in range(len(moves)):
-        rolled = moves.roll_precision(precision[:, None], candidate, steps)
+        rolled = moves.paths.roll_precision(precision[:, None], moves.shifts(candidate, steps))
         assert (rolled >= 1e-6 * (1 - 1e-9)).all()
         sums = precision.flatten(2).sum(2)[:, None].expand(-1, len(steps), -1)
         torch.testing.assert_close(rolled.flatten(3).sum(3), sums)
@@ -155,21 +158,26 @@ def test_precisions_stay_positive_at_any_shift_and_keep_their_sum(motion, capsul
 def test_candidates_and_steps_broadcast(motion, capsules, shape):
     moves, code = made(motion, capsules, shape)
     candidates, steps = torch.arange(len(moves))[:, None, None], torch.tensor([0, 2, -1])
-    for roll in (moves.roll, moves.roll_precision):
-        together = roll(code[:, None], candidates, steps)
+    for roll in (moves.paths.roll, moves.paths.roll_precision):
+        together = roll(code[:, None], moves.shifts(candidates, steps))
         assert together.shape == (len(moves), 2, 3, capsules, *shape)
         for candidate in range(len(moves)):
             for n, step in enumerate(steps.tolist()):
-                torch.testing.assert_close(together[candidate, :, n], roll(code, candidate, step))
+                alone = roll(code, moves.shifts(candidate, step))
+                torch.testing.assert_close(together[candidate, :, n], alone)
+    assert torch.equal(
+        moves.roll(code[:, None], candidates, steps),
+        moves.paths.roll(code[:, None], moves.shifts(candidates, steps)),
+    )
 
 
 @every_motion
 def test_gradients_of_rolls(motion, capsules, shape):
     moves, code = made(motion, capsules, shape)
-    last, steps = len(moves) - 1, torch.tensor([1, 2])
-    for roll in (moves.roll, moves.roll_precision):
+    shifts = moves.shifts(len(moves) - 1, torch.tensor([1, 2]))
+    for roll in (moves.paths.roll, moves.paths.roll_precision):
         given = code[0].clone().requires_grad_()
-        assert torch.autograd.gradcheck(lambda t, roll=roll: roll(t[None], last, steps), given)
+        assert torch.autograd.gradcheck(lambda t, roll=roll: roll(t[None], shifts), given)
 
 
 @every_motion
@@ -238,12 +246,65 @@ def test_a_group_that_stands_still_stays():
             (5,),
             "an axis must be a whole number of at least 0",
         ),
+        (lambda: Known(1, axis=1.0), 1, (5,), "an axis must be a whole number of at least 0"),
+        (lambda: Known(1, axis=True), 1, (5,), "an axis must be a whole number of at least 0"),
+        (lambda: Grouped((1, 2), (1, 2)), 3, (5,), r"such as Known\(1\), not 1$"),
+        (lambda: Grouped((3,), 0), 3, (5,), r"such as Known\(1\), not 0$"),
+        (lambda: 1.0, 1, (5,), r"a motion must be a Motion such as Known\(1\), not 1.0"),
+        (lambda: 0, 1, (5,), r"such as Known\(1\), not 0$"),
     ],
 )
 def test_motions_that_cannot_be_are_refused_in_a_sentence(motion, capsules, shape, message):
     with pytest.raises(tc.BadInput, match=message) as refused:
         CapsuleMotion(motion(), capsules, shape)
     assert "\n" not in str(refused.value)
+
+
+def test_numbers_of_numpy_are_plain_in_settings():
+    motions = [
+        Known(np.float64(1), np.int64(0)),
+        Unknown(np.array([-1, 1]), np.arange(1)),
+        Changing(np.array([-1.0, 1.0]), np.arange(1, 3), np.int64(0)),
+    ]
+    plain = [Known(1, 0), Unknown((-1, 1), (0,)), Changing((-1, 1), (1, 2), 0)]
+    for motion, expected in zip(motions, plain, strict=True):
+        assert motion == expected
+        assert json.dumps(motion_settings(motion)) == json.dumps(motion_settings(expected))
+
+
+def test_a_single_group_is_a_group():
+    assert Grouped(3, Known(0)) == Grouped((3,), Known(0)) == Grouped((3,), (Known(0),))
+
+
+@pytest.mark.parametrize(
+    ("log_prior", "message"),
+    [
+        ([0.0, 0.0], "must sum to 1: the log of their sum is 0.693"),  # the bound would be too high
+        ([-2.0, -2.0], "the log of their sum is -1.31"),
+        ([math.nan, 0.0], "the log of their sum is nan"),
+        ([-math.inf, -math.inf], "the log of their sum is -inf"),
+        ([0.0], r"must have the shape \(candidates,\) = \(2,\), not \(1,\)"),
+        ([[-math.log(2)], [-math.log(2)]], r"= \(2,\), not \(2, 1\)"),
+    ],
+)
+def test_a_prior_that_is_no_distribution_is_refused(log_prior, message):
+    class Own(Unknown):
+        def log_prior(self):
+            return torch.tensor(log_prior)
+
+    for motion in (Own(), Grouped(1, Own())):
+        if isinstance(motion, Grouped) and np.ndim(log_prior) == 2:
+            continue  # combinations of one group are (candidates,)
+        with pytest.raises(tc.BadInput, match=message):
+            CapsuleMotion(motion, 1, (5,))
+
+
+def test_a_prior_in_single_precision_is_a_distribution():
+    class Own(Unknown):
+        def log_prior(self):
+            return torch.randn(41, generator=torch.Generator().manual_seed(0)).log_softmax(0)
+
+    assert len(CapsuleMotion(Own(np.linspace(-2, 2, 41)), 1, (5,))) == 41
 
 
 def test_parts_of_frames_are_refused():

@@ -14,6 +14,7 @@ from topocaps.models.experts import product_of_experts, rolled_back
 
 DOUBLE = {"dtype": torch.float64}
 FRAME = (1, 2, 4)
+FORWARDS = Known(1)
 GROUPED = Grouped((1, 1), (Known(0), Unknown((-1, 1))))
 #: settings of ``rolling``
 MODELS = {
@@ -30,7 +31,7 @@ MODELS = {
 every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
 
 
-def rolling(motion=None, shape=(5,), capsules=2, cyclic=True, **settings):
+def rolling(motion=FORWARDS, shape=(5,), capsules=2, cyclic=True, **settings):
     torch.manual_seed(0)
     topography = tc.Topography(capsules, shape, cyclic=cyclic)
     model = tc.RollingVAE.mlp(FRAME, topography, hidden=(8,), motion=motion, **settings).double()

@@ -18,7 +18,7 @@ MOTIONS = {"known": Known(1), "direction": Unknown((-1, 1)), "grouped": GROUPED}
 every_motion = pytest.mark.parametrize("motion", MOTIONS.values(), ids=MOTIONS.keys())
 
 
-def model_of(motion=None, **settings):
+def model_of(motion=MOTIONS["known"], **settings):
     return rolling(motion, **settings).float()
 
 

@@ -62,7 +62,7 @@ class Own(Motion):
 
 
 class Seen(VisibleFrames):
-    def among(self, uniform, present, count, total):
+    def among(self, uniform, present, count):
         return present
 
 
@@ -87,9 +87,18 @@ def test_recipes_that_cannot_be_are_refused(settings, says):
         replace(LETTERS, **settings)
 
 
-def test_single_frames_are_refused_before_anything_is_built():
-    with pytest.raises(tc.BadInput, match="sequences need 2 or more"):
-        LETTERS.check(tc.Sequences.of(torch.rand(3, 1, *FRAME)))
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_than_three_frames_are_refused_before_anything_is_built(count):
+    with pytest.raises(tc.BadInput, match=f"sequences need 3 or more frames, not {count}"):
+        LETTERS.check(tc.Sequences.of(torch.rand(3, count, *FRAME)))
+    LETTERS.check(tc.Sequences.of(torch.rand(3, 3, *FRAME)))
+
+
+def test_numbers_of_numpy_are_plain_in_recipes():
+    recipe = replace(LETTERS, keep=np.int64(3), visible=Past(np.int64(2)), hidden=np.int64(9))
+    plain = replace(LETTERS, keep=3, visible=Past(2), hidden=9)
+    assert json.dumps(recipe.to_json()) == json.dumps(plain.to_json())
+    assert recipe.fingerprint == plain.fingerprint
 
 
 # Choices of fit -----------------------------------------------------------------------------------

@@ -1,5 +1,9 @@
 """The rolling VAE in use: visible frames, predictions, training, run folders, bad input."""
 
+import json
+import math
+
+import numpy as np
 import pytest
 import torch
 from test_rolling import FRAME, every_model, frames, rolling, some
@@ -86,12 +90,22 @@ def test_policies_that_cannot_be_are_refused():
         Past(0)
 
     class Own(VisibleFrames):
-        def among(self, uniform, present, count, total):
+        def among(self, uniform, present, count):
             return present
 
     assert visible_settings(Own()) is None
     with pytest.raises(tc.BadInput, match="knows no visible frames of kind 'Own'"):
         visible_from({"kind": "Own"})
+
+
+def test_numbers_of_numpy_are_plain_in_settings():
+    policy = Stretch(np.int64(3), np.int32(4))
+    assert json.dumps(visible_settings(policy)) == json.dumps(visible_settings(Stretch(3, 4)))
+    sizes = dict(topography=tc.Topography(2, (5,)), hidden=np.int64(4), keep=np.int64(1))
+    perceptrons = tc.RollingVAE.mlp(FRAME, visible=policy, **sizes)
+    convolutions = tc.RollingVAE.convolutional((1, 8, 8), channels=np.array([4]), **sizes)
+    for model in (perceptrons, convolutions):
+        assert build(json.loads(json.dumps(model.config))).config == model.config
 
 
 def test_training_asks_for_frames_that_are_not_visible():
@@ -126,6 +140,32 @@ def test_predictions_are_frames_of_the_rolled_code(kind):
     filled = model.fill(torch.where(mask[..., None, None, None], x, torch.nan), mask)
     assert torch.equal(filled[mask], x[mask])
     torch.testing.assert_close(filled[~mask], whole[~mask])
+
+
+def test_lags_are_whole_numbers_of_any_kind():
+    model, x = rolling(), frames()
+    expected = model.predict(x, lags=[-1, 0, 1])
+    for lags in (np.arange(-1, 2), torch.arange(-1, 2), range(-1, 2), iter((-1, 0, 1))):
+        found = model.predict(x, lags=lags)
+        assert found.lags == [-1, 0, 1] and torch.equal(found.mean, expected.mean)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda x: x[:, 1:],  # one frame would be compared with both
+        lambda x: x[:1],
+        lambda x: x[None],
+        lambda x: x[:, :, 0],
+        lambda x: x.numpy(),
+    ],
+)
+def test_log_prob_needs_all_predicted_frames(take):
+    model, x = rolling(), frames()
+    found = model.predict(x, some(2, 0, 1), lags=[3, 4])
+    assert found.log_prob(x[:, 3:]).shape == (2,)
+    with pytest.raises(tc.BadInput, match=r"log_prob needs .* = \(2, 2, 1, 2, 4\), not"):
+        found.log_prob(take(x[:, 3:]))
 
 
 @every_model
@@ -245,17 +285,48 @@ def test_a_config_builds_the_model_again(kind):
     assert torch.equal(again.encode(x), model.encode(x))
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (dict(asked=3), "this version does not know the setting 'asked' of a RollingVAE"),
+        (dict(motion=None), "the config of a RollingVAE needs the setting 'motion'"),
+        (dict(motion={"kind": "Known", "way": 1}), "does not know the setting 'way'"),
+        (dict(visible={"kind": "Past", "way": 1}), "does not know the setting 'way'"),
+        (dict(frame_shape=None), "cannot build a RollingVAE from this config: .* 'frame_shape'"),
+        (dict(kind=None), "knows no model of kind None"),
+    ],
+)
+def test_a_config_of_another_version_is_refused(change, says):
+    config = {name: value for name, value in (single().config | change).items() if value}
+    with pytest.raises(tc.BadInput, match=says) as refused:
+        build(config)
+    assert "\n" not in str(refused.value)
+
+
+class Encoder(nn.Module):
+    def __init__(self, shape=(2, 5)):
+        super().__init__()
+        self.network, self.shape = nn.Linear(8, 2 * math.prod(shape)), shape
+
+    def forward(self, x):
+        mean, log_scale = self.network(x.flatten(-3)).chunk(2, -1)
+        scale = log_scale.exp().unflatten(-1, self.shape)
+        return torch.distributions.Normal(mean.unflatten(-1, self.shape), scale)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (2, 3), (2, 1), (5, 2), (10,), (1, 2, 5)])
+@pytest.mark.parametrize("motion", MOTIONS, ids=repr)
+def test_an_encoder_of_codes_of_another_shape_is_refused(motion, shape):
+    model = tc.RollingVAE(Encoder(shape), single().x_given_t, tc.Topography(2, (5,)), motion)
+    x, says = frames().float(), r"the encoder must return codes .* \(2, ., 2, 5\), as its topogr"
+    for use in (model, model.evidence, model.predict, lambda x: model.stream()(x[:, 0])):
+        with pytest.raises(tc.BadInput, match=says):
+            use(x)
+    with pytest.raises(tc.BadInput, match="the encoder must return codes"):
+        tc.fit(model, x, training=ADAM, device="cpu", watcher=Silent())
+
+
 def test_networks_of_your_own():
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network = nn.Linear(8, 20)
-
-        def forward(self, x):
-            mean, log_scale = self.network(x.flatten(-3)).chunk(2, -1)
-            scale = log_scale.exp().unflatten(-1, (2, 5))
-            return torch.distributions.Normal(mean.unflatten(-1, (2, 5)), scale)
-
     model = tc.RollingVAE(Encoder(), single().x_given_t, tc.Topography(2, (5,)))
     assert model.config is None
     run = tc.fit(model, frames(8).float(), training=ADAM, device="cpu", watcher=Silent())
@@ -293,6 +364,13 @@ def test_training_can_be_planned_without_values():
         (lambda m, x: m.log_px(x, samples=0), "samples must be a whole number of at least 1"),
         (lambda m, x: m.predict(x, lags=[]), "lags must name at least one frame"),
         (lambda m, x: m.predict(x, lags=[0.5]), "lags must be whole numbers"),
+        (lambda m, x: m.predict(x, lags=5), r"such as range\(5, 8\), not 5"),
+        (lambda m, x: m.predict(x, lags=[True, False]), "lags must be whole numbers"),
+        (lambda m, x: m.predict(x, lags=some(1, 0)[0]), "lags must be whole numbers"),
+        (lambda m, x: m.predict(x, lags=np.ones(2)), "lags must be whole numbers"),
+        (lambda m, x: m.fill(x, None), "fill needs a mask"),
+        (lambda m, x: m(x.numpy(), some(2, 1)), "frames must be a tensor, not a ndarray"),
+        (lambda m, x: m.predict(x.numpy(), some(2, 1)), "frames must be a tensor"),
     ],
 )
 def test_bad_input_gets_one_sentence(use, message):
@@ -311,6 +389,9 @@ def test_bad_input_gets_one_sentence(use, message):
         (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
         (dict(hidden=0), "hidden must be a whole number"),
         (dict(keep=0), "keep must be a whole number"),
+        (dict(motion=1.0), r"a motion must be a Motion such as Known\(1\), not 1.0"),
+        (dict(motion=0), r"such as Known\(1\), not 0"),
+        (dict(visible=3), r"visible must be VisibleFrames such as Stretch\(3\), not 3"),
     ],
 )
 def test_models_that_cannot_be_are_refused(settings, message):

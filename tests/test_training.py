@@ -6,6 +6,7 @@ import shutil
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -313,7 +314,11 @@ def test_folders_and_devices_that_cannot_be_used(tmp_path):
         tc.fit(model(), frames(), training=ADAM, out=tmp_path / "file" / "run", watcher=Silent())
     with pytest.raises(tc.BadInput, match="device 'abacus' cannot be used"):
         tc.fit(model(), frames(), training=ADAM, device="abacus", watcher=Silent())
-    for settings, says in ((dict(batch=0), "batch"), (dict(clip=-1.0), "clip")):
+    for settings, says in (
+        (dict(batch=0), "batch"),
+        (dict(clip=-1.0), "clip"),
+        (dict(kl=0.5), r"kl must be KLWeight\(…\), not 0.5"),
+    ):
         with pytest.raises(tc.BadInput, match=says):
             tc.Training(**settings)
     with pytest.raises(tc.BadInput, match="seed"):
@@ -331,6 +336,13 @@ def test_the_learning_rate_warms_up_and_comes_down():
     assert rates[0] == pytest.approx(0.25) and max(rates) <= 1 and rates[-1] < 1e-3
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert {tc.Sgd(lr=0.1).lr_at(step, 100) for step in range(100)} == {0.1}
+
+
+def test_numbers_of_numpy_are_plain_in_settings():
+    one, two = np.int64(1), np.int64(2)
+    training = tc.Training(tc.Adam(warmup=one), batch=two, epochs=two, epoch_size=two, patience=two)
+    plain = tc.Training(tc.Adam(warmup=1), batch=2, epochs=2, epoch_size=2, patience=2)
+    assert json.dumps(training.to_json()) == json.dumps(plain.to_json())
 
 
 def test_an_epoch_size_counts_sequences_not_steps():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from topocaps.errors import BadInput, finite_number, whole_number
 from topocaps.latents.paths import Paths
+
+NORMALISED = 1e-4  # magnitude of the log of a sum of probabilities that counts as 1
 
 
 class Motion(ABC):
@@ -168,7 +171,9 @@ class Grouped(Motion):
     def __post_init__(self) -> None:
         sizes = tuple(whole_number("a group's size", size) for size in _several(self.sizes))
         object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "motions", tuple(self.motions))
+        object.__setattr__(self, "motions", _several(self.motions))
+        for motion in self.motions:
+            _check_motion(motion)
         if not self.sizes or len(self.sizes) != len(self.motions):
             raise BadInput(
                 f"each group needs a size and a motion, not {len(self.sizes)} sizes and "
@@ -209,14 +214,15 @@ class CapsuleMotion(nn.Module):
         self, motion: Motion, capsules: int, shape: tuple[int, ...], cyclic: bool = True
     ) -> None:
         super().__init__()
-        each = motion.candidates(capsules, len(shape))
+        _check_motion(motion)
+        each, log_prior = motion.candidates(capsules, len(shape)), motion.log_prior()
+        _check_prior(log_prior, len(each))
         velocities, path_of = each.flatten(0, 1).unique(dim=0, return_inverse=True)
         self.paths = Paths(velocities, shape, cyclic)
         path_of = path_of.unflatten(0, each.shape[:2])
         _check_different(self.paths.first_alike()[path_of], tuple(shape), cyclic)
         self.register_buffer("path_of", path_of, persistent=False)
-        log_prior = motion.log_prior().to(torch.get_default_dtype())
-        self.register_buffer("log_prior", log_prior, persistent=False)
+        self.register_buffer("log_prior", log_prior.to(torch.get_default_dtype()), persistent=False)
 
     def __len__(self) -> int:
         return self.log_prior.shape[-1]
@@ -250,12 +256,6 @@ class CapsuleMotion(nn.Module):
             steps: a whole number of frames, or an integer tensor of them; negative is earlier.
         """
         return self.paths.roll(code, self.shifts(candidate, steps))
-
-    def roll_precision(
-        self, precision: Tensor, candidate: int | Tensor, steps: int | Tensor
-    ) -> Tensor:
-        """Return non-negative numbers as they are ``steps`` frames later, as in ``roll``."""
-        return self.paths.roll_precision(precision, self.shifts(candidate, steps))
 
 
 _KINDS: tuple[type[Motion], ...] = (Known, Unknown, Changing, Grouped)
@@ -307,9 +307,36 @@ def _equally_long(velocities: list[Tensor]) -> list[Tensor]:
 
 
 def _axis(axis: Any) -> int:
-    if not isinstance(axis, int) or isinstance(axis, bool) or axis < 0:
+    try:
+        number = operator.index(axis)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(axis, bool):
         raise BadInput(f"an axis must be a whole number of at least 0, not {axis!r}")
-    return axis
+    return number
+
+
+def _check_motion(motion: Motion) -> None:
+    if not isinstance(motion, Motion):
+        raise BadInput(f"a motion must be a Motion such as Known(1), not {motion!r}")
+
+
+def _check_prior(log_prior: Tensor, candidates: int) -> None:
+    """Raise `BadInput` unless these are the log-probabilities of a distribution over candidates.
+
+    Models would otherwise return bounds that are none.
+    """
+    if log_prior.shape != (candidates,):
+        raise BadInput(
+            f"log_prior must have the shape (candidates,) = ({candidates},), not "
+            f"{tuple(log_prior.shape)}"
+        )
+    log_sum = log_prior.double().logsumexp(0).item()
+    if not abs(log_sum) < NORMALISED:
+        raise BadInput(
+            f"the probabilities of candidate motions must sum to 1: the log of their sum is "
+            f"{log_sum:.3g}, so subtract log_prior.logsumexp(0) from log_prior"
+        )
 
 
 def _check_axes(asked: tuple[int, ...], axes: int) -> None:

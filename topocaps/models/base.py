@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -183,10 +184,22 @@ def family(model: Family) -> Family:
 
 def build(config: dict[str, Any]) -> GenerativeModel:
     """Return a new model from the ``config`` of one."""
-    kind = config.get("networks", config["kind"])
-    if kind not in FAMILIES:
-        raise BadInput(f"this version knows no model of kind {kind!r}")
-    return FAMILIES[kind](config)
+    kind: Any = config.get("kind")
+    networks: Any = config.get("networks", kind)
+    for name in (kind, networks):
+        if name not in FAMILIES:
+            raise BadInput(f"this version knows no model of kind {name!r}")
+    try:
+        return FAMILIES[networks](config)
+    except KeyError as error:
+        raise BadInput(f"the config of a {kind} needs the setting {error}") from error
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument ('\w+')", str(error))
+        raise BadInput(
+            f"this version does not know the setting {unknown[1]} of a {kind}"
+            if unknown
+            else f"this version cannot build a {kind} from this config: {error}"
+        ) from error
 
 
 def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.masking import zero_missing
@@ -41,8 +42,8 @@ class OneCodeModel(GenerativeModel):
         z_given_x: nn.Module,
         x_given_t: nn.Module,
         topography: Topography,
-        motion: Motion | None = None,
-        visible: VisibleFrames | None = None,
+        motion: Motion = Known(),  # noqa: B008 (frozen)
+        visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         keep: int | None = None,
     ) -> None:
         super().__init__()
@@ -50,10 +51,12 @@ class OneCodeModel(GenerativeModel):
         self.likelihood = getattr(x_given_t, "likelihood", Likelihood.BERNOULLI)
         self.frame_shape = getattr(x_given_t, "frame_shape", None)
         self.topography = topography
-        self.visible = Stretch() if visible is None else visible
+        if not isinstance(visible, VisibleFrames):
+            raise BadInput(f"visible must be VisibleFrames such as Stretch(3), not {visible!r}")
+        self.visible = visible
         self.keep = None if keep is None else whole_number("keep", keep)
         self.motions = CapsuleMotion(
-            motion or Known(), topography.capsules, topography.shape, topography.cyclic
+            motion, topography.capsules, topography.shape, topography.cyclic
         )
 
     @property
@@ -67,7 +70,7 @@ class OneCodeModel(GenerativeModel):
 
         The code of a sequence uses the noise of its first frame.
         """
-        return [(self.topography.capsules, *self.topography.shape), (2,)]
+        return [self._code_shape, (2,)]
 
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
@@ -125,7 +128,7 @@ class OneCodeModel(GenerativeModel):
         if most is not None and most < x.shape[1]:
             lag, visible = chosen_first(visible, most)
             x = frames_at(x, lag)
-        expert, paths = self.z_given_x(x), self.motions.paths
+        expert, paths = self.expert(x), self.motions.paths
         candidate = self.all_candidates
         if self.kept < len(self.motions):
             with torch.no_grad():
@@ -136,15 +139,30 @@ class OneCodeModel(GenerativeModel):
         q = product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
         return CodePosterior(q, candidate)
 
+    def expert(self, x: Tensor) -> Normal:
+        """Return what frames say of the codes that they show, (batch, time, capsules, *shape)."""
+        expert: Normal = self.z_given_x(x)
+        given, wanted = tuple(expert.mean.shape), (*x.shape[:2], *self._code_shape)
+        if given != wanted:
+            raise BadInput(
+                f"the encoder must return codes (batch, time, capsules, *shape) = {wanted}, as its "
+                f"topography has them, not {given}"
+            )
+        return expert
+
     @property
     def all_candidates(self) -> Tensor:
         """Indices of all candidate motions, (candidates, 1)."""
         return torch.arange(len(self.motions), device=self.motions.log_prior.device)[:, None]
 
     @property
+    def _code_shape(self) -> tuple[int, ...]:
+        return self.topography.capsules, *self.topography.shape
+
+    @property
     def _axes(self) -> int:
         """Number of tensor axes that a code has."""
-        return 1 + len(self.topography.shape)
+        return len(self._code_shape)
 
     def _log_px(self, x: Tensor, t: Tensor, candidate: Tensor, mask: Tensor | None) -> Tensor:
         """Return log p(x_l|t) for each kept candidate and its t: (…, kept, batch, time)."""
@@ -173,7 +191,7 @@ class OneCodeModel(GenerativeModel):
 
     def given(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Check frames and mask; return the frames, zero where missing, and which are present."""
-        x = zero_missing(x, mask)
+        x = zero_missing(x, mask) if isinstance(x, Tensor) else x
         self.check(x, mask)
         return x, all_frames(x) if mask is None else mask
 

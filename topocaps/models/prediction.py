@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import operator
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
@@ -33,15 +35,11 @@ class PredictedFrames(Distribution):
         model: RollingVAE,
         posterior: CodePosterior,
         motion: Categorical,
-        lags: Sequence[int],
+        lags: Iterable[int],
         samples: int = 100,
     ) -> None:
         self.model, self.posterior, self.motion = model, posterior, motion
-        self.lags, self.samples = list(lags), whole_number("samples", samples)
-        if not self.lags:
-            raise BadInput("lags must name at least one frame")
-        if not all(isinstance(lag, int) for lag in self.lags):
-            raise BadInput(f"lags must be whole numbers of frames, not {self.lags}")
+        self.lags, self.samples = _lags(lags), whole_number("samples", samples)
         t = model.at(posterior.q.mean, posterior.candidate[..., None], self.lags)
         each = model.decode(t)  # kept batch lags *frame
         weight = motion.probs.mT.reshape(*each.shape[:2], *(1,) * (each.ndim - 2))
@@ -77,6 +75,13 @@ class PredictedFrames(Distribution):
         the posterior. Its expectation is at most the log-probability, and approaches it as
         ``samples`` grows.
         """
+        wanted = self.batch_shape + self.event_shape
+        if not isinstance(value, Tensor) or value.shape != wanted:
+            given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise BadInput(
+                f"log_prob needs all predicted frames, a tensor (batch, lags, *frame) = "
+                f"{tuple(wanted)}, not {given}"
+            )
         parts = chunks(self.samples, self.batch_shape.numel() * self.event_shape.numel())
         drawn = torch.cat([self._decoded(count).log_prob(value).sum(-1) for count in parts])
         return drawn.logsumexp(0) - math.log(self.samples)
@@ -89,6 +94,22 @@ class PredictedFrames(Distribution):
             self.model.at(t, candidate[..., None], self.lags)
         )
         return found
+
+
+def _lags(lags: Iterable[int]) -> list[int]:
+    """Check lags, and return them as a list; they may be an array or a tensor."""
+    values: Any = lags.tolist() if isinstance(lags, Tensor | np.ndarray) else lags
+    try:
+        values = list(values)
+        found = [operator.index(value) for value in values]
+        whole = not any(isinstance(value, bool) for value in values)
+    except TypeError:
+        whole = False
+    if not whole:
+        raise BadInput(f"lags must be whole numbers of frames such as range(5, 8), not {values!r}")
+    if not found:
+        raise BadInput("lags must name at least one frame")
+    return found
 
 
 def chunks(samples: int, size: int) -> list[int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from topocaps.errors import whole_number
+from topocaps.errors import BadInput, whole_number
 from topocaps.latents.motion import Known, Motion, motion_from, motion_settings
 from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import family
@@ -22,7 +22,7 @@ from topocaps.models.networks import paper_widths
 from topocaps.models.one_code import OneCodeModel
 from topocaps.models.prediction import PredictedFrames
 from topocaps.models.rolling_stream import RollingStream
-from topocaps.models.visible import VisibleFrames, visible_from, visible_settings
+from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
 
 
 @family
@@ -77,8 +77,8 @@ class RollingVAE(OneCodeModel):
         frame_shape: tuple[int, ...],
         topography: Topography,
         hidden: int | tuple[int, ...] | None = None,
-        motion: Motion | None = None,
-        visible: VisibleFrames | None = None,
+        motion: Motion = Known(),  # noqa: B008 (frozen)
+        visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         keep: int | None = None,
     ) -> Self:
@@ -112,8 +112,8 @@ class RollingVAE(OneCodeModel):
         topography: Topography,
         channels: tuple[int, ...] | None = None,
         hidden: int | None = None,
-        motion: Motion | None = None,
-        visible: VisibleFrames | None = None,
+        motion: Motion = Known(),  # noqa: B008 (frozen)
+        visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         keep: int | None = None,
     ) -> Self:
@@ -132,16 +132,16 @@ class RollingVAE(OneCodeModel):
             keep: number of candidate motions that are decoded; by default all.
         """
         channels = halving_channels(frame_shape, channels)
+        hidden = None if hidden is None else whole_number("hidden", hidden)
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = convolutions(tuple(frame_shape), latent, channels, hidden, kind)
         model = cls(*networks, topography, motion, visible, keep)
         model._record(motion, hidden=hidden, channels=list(channels))
         return model
 
-    def _record(self, motion: Motion | None, **networks: Any) -> None:
+    def _record(self, motion: Motion, **networks: Any) -> None:
         """Record the settings that rebuild the model, if it has no parts of the user's own."""
-        motion_told = motion_settings(motion or Known())
-        visible_told = visible_settings(self.visible)
+        motion_told, visible_told = motion_settings(motion), visible_settings(self.visible)
         if None in (motion_told, visible_told) or not self.topography.is_plain:
             return
         assert self.frame_shape is not None
@@ -226,7 +226,7 @@ class RollingVAE(OneCodeModel):
         self,
         x: Tensor,
         mask: Tensor | None = None,
-        lags: Sequence[int] | None = None,
+        lags: Iterable[int] | None = None,
         samples: int = 100,
     ) -> PredictedFrames:
         """Return the distribution of frames, given the present ones.
@@ -244,6 +244,8 @@ class RollingVAE(OneCodeModel):
 
     def fill(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return the sequences with their missing frames predicted from all that are present."""
+        if mask is None:
+            raise BadInput("fill needs a mask (batch, time), True where a frame is present")
         predicted = self.predict(x, mask).mean
         return torch.where(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x, predicted)
 

@@ -42,11 +42,12 @@ class RollingStream:
             )
         lag = torch.tensor([self.frames], device=x.device)
         visible = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
-        said = PathSums.of(model.z_given_x(x), model.motions.paths, lag, visible)
+        said = PathSums.of(model.expert(x), model.motions.paths, lag, visible)
         self._sums = said if self._sums is None else self._sums + said
         self.frames += 1
         self._seen = [*self._seen, x] if model.kept > 1 else [x]
-        q, candidate = model.likeliest(torch.cat(self._seen, 1), self.posteriors())
+        found, motion = self._so_far()
+        q, candidate = found.pick(motion.logits.argmax(-1))
         return model.motions.roll(q.mean, candidate, self.frames - 1)
 
     def posteriors(self) -> CodePosterior:
@@ -62,14 +63,17 @@ class RollingStream:
     @torch.no_grad()
     def motion(self) -> Categorical:
         """Return the posterior over candidate motions, given the frames so far."""
-        found = self.posteriors()
-        kept = self.model.motion_of(torch.cat(self._seen, 1), found)
-        return found.among_all(kept, len(self.model.motions))
+        found, motion = self._so_far()
+        return found.among_all(motion, len(self.model.motions))
 
+    @torch.no_grad()
     def predict(self, frames: int = 1) -> PredictedFrames:
         """Return the distribution of the frames that come next."""
-        found, frames = self.posteriors(), whole_number("frames", frames)
-        lags = range(self.frames, self.frames + frames)
-        with torch.no_grad():
-            motion = self.model.motion_of(torch.cat(self._seen, 1), found)
-            return PredictedFrames(self.model, found, motion, lags)
+        found, motion = self._so_far()
+        lags = range(self.frames, self.frames + whole_number("frames", frames))
+        return PredictedFrames(self.model, found, motion, lags)
+
+    def _so_far(self) -> tuple[CodePosterior, Categorical]:
+        """Return the posteriors of the code and of the kept candidates, given all frames so far."""
+        found = self.posteriors()
+        return found, self.model.motion_of(torch.cat(self._seen, 1), found)

@@ -24,9 +24,11 @@ class VisibleFrames(ABC):
     most: int | None = None
 
     def __post_init__(self) -> None:
-        whole_number("least", self.least)
-        if self.most is not None and whole_number("most", self.most) < self.least:
-            raise BadInput(f"most must be at least least={self.least}, not {self.most}")
+        object.__setattr__(self, "least", whole_number("least", self.least))
+        if self.most is not None:
+            object.__setattr__(self, "most", whole_number("most", self.most))
+            if self.most < self.least:
+                raise BadInput(f"most must be at least least={self.least}, not {self.most}")
 
     def choose(self, uniform: Tensor, present: Tensor) -> Tensor:
         """Return which frames are visible, booleans (…, time): some of the present ones.
@@ -39,17 +41,16 @@ class VisibleFrames(ABC):
         most = total if self.most is None else total.clamp(max=self.most)
         least = total.clamp(max=self.least)
         count = least + _up_to(uniform[..., :1, 0], most - least)
-        return present & self.among(uniform[..., 1], present, count, total)
+        return present & self.among(uniform[..., 1], present, count)
 
     @abstractmethod
-    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
-        """Return booleans (…, time) that are True for ``count`` of the ``total`` present frames.
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor) -> Tensor:
+        """Return booleans (…, time) that are True for ``count`` of the present frames.
 
         Args:
             uniform: random numbers in [0, 1], (…, time).
             present: booleans (…, time); values for other frames are not used.
             count: number of frames to choose, (…, 1).
-            total: number of present frames, (…, 1).
         """
 
 
@@ -62,8 +63,8 @@ class Stretch(VisibleFrames):
     tensor([0, 0, 0, 1, 1, 1, 0, 0], dtype=torch.int32)
     """
 
-    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
-        first = _up_to(uniform[..., :1], total - count)
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor) -> Tensor:
+        first = _up_to(uniform[..., :1], present.sum(-1, keepdim=True) - count)
         rank = present.cumsum(-1) - 1
         return (rank >= first) & (rank < first + count)
 
@@ -72,7 +73,7 @@ class Stretch(VisibleFrames):
 class RandomFrames(VisibleFrames):
     """Any of the present frames, at random."""
 
-    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor) -> Tensor:
         order = torch.where(present, uniform, 2.0).argsort(-1).argsort(-1)
         return order < count
 
@@ -81,7 +82,7 @@ class RandomFrames(VisibleFrames):
 class Past(VisibleFrames):
     """The first of the present frames; what follows is to be predicted."""
 
-    def among(self, uniform: Tensor, present: Tensor, count: Tensor, total: Tensor) -> Tensor:
+    def among(self, uniform: Tensor, present: Tensor, count: Tensor) -> Tensor:
         return present.cumsum(-1) <= count
 
 
@@ -108,9 +109,14 @@ def _up_to(uniform: Tensor, last: Tensor) -> Tensor:
     return torch.minimum((uniform * (last + 1)).long(), last)
 
 
+_KINDS: dict[str, type[VisibleFrames]] = {
+    kind.__name__: kind for kind in (Stretch, RandomFrames, Past)
+}
+
+
 def visible_settings(visible: VisibleFrames) -> dict[str, Any] | None:
     """Return the settings that `visible_from` takes, or None for a policy of your own."""
-    if type(visible) not in (Stretch, RandomFrames, Past):
+    if type(visible) not in _KINDS.values():
         return None
     return {"kind": type(visible).__name__, **asdict(visible)}
 
@@ -121,7 +127,7 @@ def visible_from(settings: dict[str, Any]) -> VisibleFrames:
     >>> visible_from({"kind": "Past", "least": 2, "most": None})
     Past(least=2, most=None)
     """
-    kinds: dict[str, type[VisibleFrames]] = {c.__name__: c for c in (Stretch, RandomFrames, Past)}
-    if settings.get("kind") not in kinds:
+    values = {name: value for name, value in settings.items() if name != "kind"}
+    if settings.get("kind") not in _KINDS:
         raise BadInput(f"this version knows no visible frames of kind {settings.get('kind')!r}")
-    return kinds[settings["kind"]](settings["least"], settings["most"])
+    return _KINDS[settings["kind"]](**values)

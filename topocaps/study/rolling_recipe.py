@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +28,8 @@ class RollingRecipe(BaseRecipe):
     motion: Motion = field(default_factory=Known)
     visible: VisibleFrames = field(default_factory=Stretch)
     keep: int | None = None  #: candidate motions that are decoded; all where None
-    hidden: tuple[int, ...] | None = (
-        None  #: widths of perceptrons, or of one layer after convolutions
-    )
+    #: widths of perceptrons, or of one layer after convolutions
+    hidden: tuple[int, ...] | None = None
     channels: tuple[int, ...] | None = None  #: of convolutional networks; perceptrons where None
     likelihood: Likelihood = Likelihood.BERNOULLI
 
@@ -43,7 +43,7 @@ class RollingRecipe(BaseRecipe):
         for name in ("hidden", "channels"):
             value = getattr(self, name)
             if value is not None:
-                widths = (value,) if isinstance(value, int) else tuple(value)
+                widths = tuple(value) if isinstance(value, Iterable) else (value,)
                 widths = tuple(whole_number(name, width) for width in widths)
                 object.__setattr__(self, name, widths)
         if self.channels is not None and self.hidden is not None and len(self.hidden) > 1:
@@ -54,7 +54,7 @@ class RollingRecipe(BaseRecipe):
                 "settings, so give the model to tc.fit"
             )
         if self.keep is not None:
-            whole_number("keep", self.keep)
+            object.__setattr__(self, "keep", whole_number("keep", self.keep))
         object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
 
     @property
@@ -79,8 +79,11 @@ class RollingRecipe(BaseRecipe):
             return RollingVAE.convolutional(channels=self.channels, hidden=hidden, **settings)
 
     def check(self, sequences: SequenceSet) -> None:
-        if sequences.frames < 2:
-            raise BadInput("a rolling VAE predicts frames from others: sequences need 2 or more")
+        if sequences.frames < 3:
+            raise BadInput(
+                "a rolling VAE infers the motion and predicts hidden frames: sequences need 3 or "
+                f"more frames, not {sequences.frames}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return {

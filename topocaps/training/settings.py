@@ -98,7 +98,7 @@ class Adam:
             raise BadInput(f"betas must be two numbers in [0, 1), not {self.betas!r}")
         object.__setattr__(self, "betas", betas)
         if self.warmup != 0:
-            whole_number("warmup", self.warmup)
+            object.__setattr__(self, "warmup", whole_number("warmup", self.warmup))
 
     def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
         """Return PyTorch's optimiser of groups of parameters, each with its own learning rate."""
@@ -141,7 +141,8 @@ class KLWeight:
 
     Args:
         start: weight at the first step.
-        until: share of the steps in which the weight moves from ``start`` to ``end``.
+        until: share of the steps in which the weight moves from ``start`` to ``end``. By default
+            there is no warm-up, and ``start`` becomes ``end``.
         end: weight afterwards.
 
     >>> KLWeight(start=0.1, until=0.5).at(step=25, steps=100)
@@ -157,11 +158,13 @@ class KLWeight:
             object.__setattr__(self, name, non_negative(f"kl.{name}", getattr(self, name)))
         if self.until > 1:
             raise BadInput(f"kl.until is a share of the steps, from 0 to 1, not {self.until}")
+        if self.until == 0:  # so that equal weights compare equal
+            object.__setattr__(self, "start", self.end)
 
     @property
     def is_bound(self) -> bool:
         """Whether the weight is 1 at every step."""
-        return self.end == 1 and (self.start == 1 or self.until == 0)
+        return self.start == self.end == 1
 
     def at(self, step: int, steps: int) -> float:
         """Return the weight of a step, of which there are ``steps``."""
@@ -200,6 +203,8 @@ class Training:
             raise BadInput(f"clip must be above 0, not {self.clip}")
         if not isinstance(self.optimiser, Sgd | Adam):
             raise BadInput(f"optimiser must be Sgd(…) or Adam(…), not {self.optimiser!r}")
+        if not isinstance(self.kl, KLWeight):
+            raise BadInput(f"kl must be KLWeight(…), not {self.kl!r}")
         object.__setattr__(self, "precision", one_of(Precision, "precision", self.precision))
 
     def to_json(self) -> dict[str, Any]:
