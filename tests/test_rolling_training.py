@@ -201,13 +201,6 @@ def test_the_weight_moves_linearly_and_then_stays():
     assert not tc.KLWeight(end=0.1).is_bound
 
 
-def test_weights_without_a_warm_up_that_are_the_same_are_equal():
-    assert tc.KLWeight(0.1, 0.0) == tc.KLWeight()
-    assert tc.KLWeight(end=0.3) == tc.KLWeight(0.3, 0.0, 0.3)
-    assert "kl" not in replace(ADAM, kl=tc.KLWeight(0.1, 0.0)).to_json()
-    assert replace(ADAM, kl=tc.KLWeight(0.1, 0.0)).shared == ADAM.shared
-
-
 @pytest.mark.parametrize(
     "settings, says",
     [

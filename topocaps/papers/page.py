@@ -305,7 +305,8 @@ def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
         return "; ".join(map(number.write, values))
     if len(found) == 1 and (interval := number.interval_of(found[0])):
         return number.write_between(values[0], *interval)
-    spread = statistics.stdev(values) if len(values) > 1 else None
+    counted = number.digits == 0 and len(set(values)) == 1  # such as parameters
+    spread = statistics.stdev(values) if len(values) > 1 and not counted else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
     return number.write(statistics.mean(values), spread) + some
 

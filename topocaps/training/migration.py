@@ -8,6 +8,14 @@ from typing import Any
 from topocaps.models.networks import paper_widths
 
 
+#: settings of data that older folders lack, with the values that they had
+LATER: dict[str | None, dict[str, Any]] = {
+    "OwnSequences": {"closed": False},
+    "Mnist": {"speeds": [1]},
+    "Letters": {"share": 1.0, "speeds": [1]},
+}
+
+
 def migrated(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run folder with the recipe's fields that older folders lack.
 
@@ -17,8 +25,8 @@ def migrated(settings: dict[str, Any]) -> dict[str, Any]:
     model = settings.get("model")
     if not isinstance(model, dict) or "name" not in settings:
         return settings  # no recipe of the library
-    if (settings.get("data") or {}).get("kind") == "OwnSequences":
-        settings = {**settings, "data": {"closed": False, **settings["data"]}}
+    data = settings.get("data") or {}
+    settings = {**settings, "data": {**LATER.get(data.get("kind"), {}), **data}}
     if model.get("kind") == "PartWhole":
         capsules = {key: model[key] for key in model if key not in ("kind", "frame_shape")}
         fields: dict[str, Any] = {"capsules": capsules, "probed": None}

@@ -141,8 +141,8 @@ class KLWeight:
 
     Args:
         start: weight at the first step.
-        until: share of the steps in which the weight moves from ``start`` to ``end``. By default
-            there is no warm-up, and ``start`` becomes ``end``.
+        until: share of the steps in which the weight moves from ``start`` to ``end``. With 0 there
+            is no warm-up, and ``start`` has no effect.
         end: weight afterwards.
 
     >>> KLWeight(start=0.1, until=0.5).at(step=25, steps=100)
@@ -158,13 +158,11 @@ class KLWeight:
             object.__setattr__(self, name, non_negative(f"kl.{name}", getattr(self, name)))
         if self.until > 1:
             raise BadInput(f"kl.until is a share of the steps, from 0 to 1, not {self.until}")
-        if self.until == 0:  # so that equal weights compare equal
-            object.__setattr__(self, "start", self.end)
 
     @property
     def is_bound(self) -> bool:
         """Whether the weight is 1 at every step."""
-        return self.start == self.end == 1
+        return self.end == 1 and (self.start == 1 or self.until == 0)
 
     def at(self, step: int, steps: int) -> float:
         """Return the weight of a step, of which there are ``steps``."""
