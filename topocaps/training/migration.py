@@ -7,7 +7,6 @@ from typing import Any
 
 from topocaps.models.networks import paper_widths
 
-
 #: settings of data that older folders lack, with the values that they had
 LATER: dict[str | None, dict[str, Any]] = {
     "OwnSequences": {"closed": False},
