@@ -174,7 +174,7 @@ ROLLING_TABLES = {
         "Rolling VAE: letters that turn in either direction, or at any speed",
         rolling.LETTERS_SPEEDS,
         "Half of the sequences turn backwards; in the last row, a fifth has each velocity. What "
-        "stands still leaves no frames to predict.",
+        f"stands still leaves no frames to predict. {_ON_TWO_CORES}",
         seeds=1,
     ),
     "letters-few": _predictions(
