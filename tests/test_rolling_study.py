@@ -151,7 +151,7 @@ def test_the_choices_decide_the_recipe(clips):
     own = data.read()
     open_time = recipe_for(own, data, Choices())
     assert isinstance(open_time, RollingRecipe) and open_time.motion == Unknown((-1, 1))
-    assert open_time.topography.shape == (17,)  # no frame comes round, and the number is odd
+    assert open_time.topography.shape == (17,)  # the code never repeats, and the number is odd
     closed = recipe_for(own, replace(data, closed=True), Choices(closed=True, speeds=(0.5,)))
     assert closed.topography.shape == (8,) and closed.motion == Known(0.5)
     assert "a motion of 0.5 sites a frame, closed time" in explain(closed)

@@ -87,8 +87,8 @@ _ON_A_GPU = f"{_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_PERCEPTR
 _ON_TWO_CORES = f"{_SAME} {_OPTIMISERS} {_PERCEPTRONS} {_HIDDEN}"
 
 _SCALE = (
-    "Scale comes round every 5 frames, so 5 visible frames leave none of its frames unseen, and "
-    "the first line of a model has the mean over the other factors; with 3 visible, over all."
+    "Scale repeats every 5 frames. With 5 or more visible frames it has no new frames to predict, "
+    "so the first line of a model is then the mean over the other factors."
 )
 
 ROLLING_TABLES = {
