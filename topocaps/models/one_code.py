@@ -200,7 +200,9 @@ class OneCodeModel(GenerativeModel):
         if mask is not None and not mask.any(1).all():
             raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
 
-    def stack_key(self) -> tuple[object, ...]:
+    def stack_key(self) -> tuple[object, ...] | None:
+        if any(isinstance(module, nn.Conv2d) for module in self.modules()):
+            return None  # a GPU runs mapped convolutions slower than several models side by side
         paths = tuple(self.motions.paths.velocities.shape)
         return self.visible, self.keep, len(self.motions), paths
 
