@@ -2,6 +2,8 @@
 
 import functools
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +107,31 @@ def test_tables_that_are_named_together_are_trained_together(small, tmp_path, mo
     ]  # fmt: skip
     found = [Results(where[0]).of(r) for name in ("table2", "table5") for r in recipes_of(name)]
     assert [one["together"] for (one,) in found] == [3, 3, 3, 3]  # one of them is in both tables
+
+
+def test_runs_that_are_measured_in_other_processes_have_the_same_results(
+    small, tmp_path, monkeypatch
+):
+    results, runs_folder = tmp_path / "results", tmp_path / "runs"
+    page, _ = reproduce(tmp_path, seeds=1)
+    alone = {path: path.read_text() for path in results.rglob("*.json")}
+    assert len(alone) == 2
+    for path in (*alone, *runs_folder.rglob("metrics.json")):
+        path.unlink()
+    monkeypatch.setattr("topocaps.papers.reproduce.evaluation_workers", lambda device: 2)
+    # a thread, as another process would not know this small table
+    monkeypatch.setattr(
+        "topocaps.papers.reproduce.ProcessPoolExecutor", lambda *settings: ThreadPoolExecutor(1)
+    )
+    again, said = reproduce(tmp_path, seeds=1)
+    assert {path: path.read_text() for path in results.rglob("*.json")} == alone
+    assert again == page
+    assert sum("evaluating" in line for line in said) == 2
+
+
+def test_every_recipe_can_be_sent_to_another_process():
+    for recipe in RECIPES.values():
+        assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
 def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatch):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from topocaps.errors import BadInput, counted
 from topocaps.io import make_folder, read_json
@@ -22,7 +28,7 @@ from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, PartWholeRecipe, Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
-from topocaps.study.runs import Job, Say, run_jobs
+from topocaps.study.runs import Job, Say, run_jobs, train_jobs
 from topocaps.training.run import choose_device
 from topocaps.training.store import RunFolder
 
@@ -80,21 +86,9 @@ def reproduce(
         )
     # a short run measures only what the given tables show, a full run what any table shows
     asked = None if epochs is None or "claims" in tables else _asked(tables)
-    finished = (
-        run
-        for program in programs.values()
-        for run in run_jobs(program, data, device, say, reports=False)
-    )
-    for run in finished:
-        recipe, seed = run.recipe, run.metrics["seed"]
-        shown = _shown_of(recipe) if asked is None else asked | results.names(recipe, seed)
-        extra = _extra(run, shown, data, device, say)
-        control = {**run.metrics["untrained"], **extra.pop("untrained", {})}
-        metrics = {**run.metrics, **extra, "untrained": control}
-        bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
-        if seed == 0:  # before the result is stored, as a stored one is not run again
-            _show(run, results.path(recipe, 0).parent, data)
-        results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
+    measure = _Measurement(results, asked, data, device)
+    for together in programs.values():
+        measure.of_program(together, say)
     for job in jobs.values():
         for part, said in ((job.before, "the run that it starts from failed: "), (job, "")):
             if part is not None and (failure := RunFolder(part.out).failure).exists():
@@ -188,40 +182,91 @@ def _asked(tables: Sequence[str]) -> set[str]:
     return {q.key[0] for name in tables for q in quantities_of(name)}
 
 
-def _shown_of(recipe: BaseRecipe) -> set[str]:
-    """Return the names of the metrics that any table shows of a recipe."""
-    return {q.key[0] for table in _tables_of(recipe) for q in table.quantities}
-
-
 def _tables_of(recipe: BaseRecipe) -> list[Table]:
     return [t for t in TABLES.values() if recipe.name in {one.name for one in t.recipes}]
 
 
-def _extra(
-    run: Finished[Any], asked: set[str], data: Path | None, device: str, say: Say
-) -> dict[str, Any]:
-    """Measure the extra metrics that are asked for, and name the others as deferred."""
-    run.model.to(choose_device(device))
-    found: dict[str, Any] = {}
-    deferred: list[str] = []
-    for metric in evaluation_of(run.model).extra_metrics(run, data):
-        if asked.intersection(metric.names):
-            say(f"{run.name}, seed {run.metrics['seed']}: measuring {', '.join(metric.names)}")
-            found |= metric.measure()
+@dataclass(frozen=True)
+class _Measurement:
+    """Trains runs, measures them and stores the results."""
+
+    results: Results
+    asked: set[str] | None  #: names of extra metrics; those that any table shows, if None
+    data: Path | None
+    device: str
+
+    def of_program(self, jobs: Sequence[Job], say: Say) -> None:
+        """Train jobs that may train together, then measure each; on a GPU, several at a time.
+
+        A run that starts from the weights of another one is measured in this process.
+        """
+        workers = min(len(jobs), evaluation_workers(choose_device(self.device)))
+        if workers < 2 or any(job.recipe.start for job in jobs):
+            for run in run_jobs(jobs, self.data, self.device, say, reports=False):
+                self.keep(run, say)
+            return
+        train_jobs(jobs, self.data, self.device, say)
+        threads = max(1, torch.get_num_threads() // workers)
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        with ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,)) as pool:
+            for future in as_completed([pool.submit(self.of_trained, job) for job in jobs]):
+                for line in future.result():
+                    say(line)
+
+    def of_trained(self, job: Job) -> list[str]:
+        """Measure a trained run and store the result; return the lines of progress."""
+        lines: list[str] = []
+        for run in run_jobs([job], self.data, self.device, lines.append, reports=False):
+            self.keep(run, lines.append)
+        return lines
+
+    def keep(self, run: Finished[Any], say: Say) -> None:
+        """Measure the extra metrics of an evaluated run, draw its figures, store its result."""
+        recipe, seed = run.recipe, run.metrics["seed"]
+        extra = self._extra(run, say)
+        control = {**run.metrics["untrained"], **extra.pop("untrained", {})}
+        metrics = {**run.metrics, **extra, "untrained": control}
+        bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
+        if seed == 0:  # before the result is stored, as a stored one is not run again
+            self._show(run)
+        self.results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
+
+    def _extra(self, run: Finished[Any], say: Say) -> dict[str, Any]:
+        """Measure the extra metrics that are shown, and name the others as deferred."""
+        recipe, seed = run.recipe, run.metrics["seed"]
+        if self.asked is None:
+            shown = {q.key[0] for table in _tables_of(recipe) for q in table.quantities}
         else:
-            deferred += metric.names
-    run.model.cpu()
-    return found | ({DEFERRED: deferred} if deferred else {})
+            shown = self.asked | self.results.names(recipe, seed)
+        run.model.to(choose_device(self.device))
+        found: dict[str, Any] = {}
+        deferred: list[str] = []
+        for metric in evaluation_of(run.model).extra_metrics(run, self.data):
+            if shown.intersection(metric.names):
+                say(f"{run.name}, seed {seed}: measuring {', '.join(metric.names)}")
+                found |= metric.measure()
+            else:
+                deferred += metric.names
+        run.model.cpu()
+        return found | ({DEFERRED: deferred} if deferred else {})
+
+    def _show(self, run: Finished[Any]) -> None:
+        """Draw the figures of a run that tables show, beside its results."""
+        wanted = {table.picture for table in _tables_of(run.recipe)}
+        held_out = run.recipe.data.load(self.data).held_out
+        folder = self.results.path(run.recipe, 0).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = evaluation_of(run.model).result_figures(run, held_out)
+        for name in wanted & shown.keys():
+            drawing.save(shown[name], folder, name, dpi=80)
 
 
-def _show(run: Finished[Any], folder: Path, data: Path | None) -> None:
-    """Draw the figures of a run that tables show, beside its results."""
-    wanted = {table.picture for table in _tables_of(run.recipe)}
-    held_out = run.recipe.data.load(data).held_out
-    folder.mkdir(parents=True, exist_ok=True)
-    shown = evaluation_of(run.model).result_figures(run, held_out)
-    for name in wanted & shown.keys():
-        drawing.save(shown[name], folder, name, dpi=80)
+def evaluation_workers(device: torch.device) -> int:
+    """Return how many runs are measured at the same time.
+
+    A measurement keeps two cores busy, and a small part of a GPU.
+    """
+    return 1 if device.type == "cpu" else max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
 def _how_long(name: str, results: Results, epochs: int) -> str:
