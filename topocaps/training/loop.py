@@ -57,114 +57,151 @@ def train(
     A model that is not finite is marked as ``failed`` in its progress and is not saved again; the
     others continue.
     """
-    watcher = watcher or Silent()
     trainings = for_each(training, len(models))
-    steps_per_epoch = trainings[0].steps_per_epoch(sequences)
-    steps = trainings[0].epochs * steps_per_epoch
-    progress = [Progress() for _ in models]
-    saved, saving = 0.0, 0.0  # time of the last save, and its duration
+    with steady_arithmetic(), _interrupts() as interrupted:
+        session = _Session(
+            models, sequences, trainings, seeds, states, validation, watcher or Silent(),
+            on_epoch or (lambda progress: None), on_failure or (lambda place, progress: None),
+        )  # fmt: skip
+        session.run(interrupted)
+    for model, one in zip(models, session.progress, strict=True):
+        if one.best:
+            model.load_state_dict(one.best)
+    return session.progress
 
-    def save() -> None:
-        nonlocal saved, saving
-        start = time.monotonic()
-        engine.flag_nonfinite_weights()
-        look_for_failures()
-        for one in progress:
-            one.seconds = before + start - began
-        save_states(states, progress, engine)
-        saved = time.monotonic()
-        saving = saved - start
 
-    def look_for_failures() -> None:
-        for place, why in engine.failures().items():
-            fail(place, why)
+class _Session:
+    """Models that train as one program: their engine, their progress, and when they are saved."""
 
-    def fail(place: int, why: str) -> None:
-        one = progress[place]
-        if not (one.failed or one.stopped):
-            one.failed = why
-            if on_failure is not None:
-                on_failure(place, one)
+    def __init__(
+        self,
+        models: Sequence[GenerativeModel],
+        sequences: SequenceSet,
+        trainings: Sequence[Training],
+        seeds: Sequence[int],
+        states: Sequence[Path],
+        validation: SequenceSet | None,
+        watcher: Watcher,
+        on_epoch: Callable[[list[Progress]], None],
+        on_failure: Callable[[int, Progress], None],
+    ) -> None:
+        self.models, self.trainings, self.states = models, trainings, states
+        self.validation, self.watcher = validation, watcher
+        self.on_epoch, self.on_failure = on_epoch, on_failure
+        self.steps_per_epoch = trainings[0].steps_per_epoch(sequences)
+        self.steps = trainings[0].epochs * self.steps_per_epoch
+        on_gpu = sequences.images.is_cuda and not sequences.on_host
+        compiling = on_gpu and self.steps >= WORTH_COMPILING
+        self.engine = Engine(models, sequences, seeds, trainings, compiling=compiling)
+        self.progress = [Progress() for _ in models]
+        if states and all(path.exists() for path in states):
+            self.progress = restore_states(states, self.engine)
+        self.step = self.progress[0].step
+        self.before, self.began = self.progress[0].seconds, time.monotonic()
+        self.saved, self.saving = self.began, 0.0  # time of the last save, and its duration
 
-    def going() -> list[int]:
-        return [n for n, one in enumerate(progress) if not (one.failed or one.stopped)]
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return self.before + time.monotonic() - self.began
 
-    def validate(place: int, sequences: SequenceSet) -> None:
+    @property
+    def going(self) -> list[int]:
+        """Places of the models that have neither failed nor stopped."""
+        return [n for n, one in enumerate(self.progress) if not (one.failed or one.stopped)]
+
+    def run(self, interrupted: threading.Event) -> None:
+        """Train until the last step, until no model goes on, or until the user interrupts."""
+        self.watcher.start(self.step, self.steps)
+        try:
+            while self.step < self.steps and self.going:
+                self._advance()
+                if not (going := self.going):
+                    break
+                if self.step % self.steps_per_epoch == 0:
+                    self._end_epoch(going)
+                if interrupted.is_set():  # also after the last step, as other models may follow
+                    self._save()
+                    raise Interrupted(f"stopped after step {self.step} of {self.steps}")
+        finally:
+            self.watcher.finish()
+            self.engine.write_back()
+
+    def _advance(self) -> None:
+        """Run some steps of an epoch, and add up the terms of the models that go on."""
+        left = self.steps_per_epoch - self.step % self.steps_per_epoch
+        count = min(self.engine.stride, left)
+        sums = self.engine.advance(self.step + 1, count, self.steps)
+        self._look_for_failures()
+        self.step += count
+        going = self.going
+        for one in self.progress if going else ():
+            one.step = one.step if one.failed else self.step
+        for place in going:
+            total = self.progress[place].sums
+            for name, value in sums[place].items():
+                total[name] = total.get(name, 0.0) + value
+        if going:
+            means = {name: total / count for name, total in sums[going[0]].items()}
+            self.watcher.step(self.step, summarise(self.models[going[0]], means))
+
+    def _end_epoch(self, going: Sequence[int]) -> None:
+        """Record the epoch of the models that went on until its end; save if it is time to."""
+        seconds = round(self.seconds, 3)
+        for place in going:
+            one = self.progress[place]
+            record = epoch_record(
+                self.models[place], one.sums, self.step, self.steps_per_epoch,
+                kl_weight=self.trainings[place].kl.at(self.step - self.steps_per_epoch, self.steps),
+                together=len(self.models),
+            )  # fmt: skip
+            one.history.append({**record, "seconds": seconds})
+            one.sums = {}
+            if record.get(LEFT_OUT) == self.steps_per_epoch:
+                self._fail(place, f"no gradient was finite in the epoch to step {self.step}")
+            elif self.validation is not None:
+                self._validate(place, self.validation)
+        last = self.step == self.steps or not self.going
+        if last or time.monotonic() - self.saved >= self.saving / SAVING:
+            self._save()
+        self.on_epoch(self.progress)
+        first = going[0]
+        self.watcher.epoch(summarise(self.models[first], self.progress[first].history[-1]))
+
+    def _validate(self, place: int, sequences: SequenceSet) -> None:
         """Record the validation bound, and keep the weights if it is the best so far."""
-        model, one, training = models[place], progress[place], trainings[place]
-        weights = engine.weights(place)
+        model, one, training = self.models[place], self.progress[place], self.trainings[place]
+        weights = self.engine.weights(place)
         model.load_state_dict(weights)  # the weights of its stack
         found = validation_bound(model, sequences, 4 * training.batch)
         if not math.isfinite(found):
-            fail(place, f"the bound on validation sequences is not finite at step {step}")
+            why = f"the bound on validation sequences is not finite at step {self.step}"
+            self._fail(place, why)
             return
         one.history[-1][VALIDATION] = found
         if training.patience is not None and best_epoch(one.history) == len(one.history):
             one.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
         one.stopped = has_stopped(one.history, training.patience)
 
-    with steady_arithmetic(), _interrupts() as interrupted:
-        begun = bool(states) and all(path.exists() for path in states)
-        engine = Engine(
-            models, sequences, seeds, trainings,
-            compiling=sequences.images.is_cuda
-            and not sequences.on_host
-            and steps >= WORTH_COMPILING,
-        )  # fmt: skip
-        if begun:
-            progress = restore_states(states, engine)
-        before, began = progress[0].seconds, time.monotonic()
-        saved = began
-        step = progress[0].step
-        watcher.start(step, steps)
-        try:
-            while step < steps and going():
-                count = min(engine.stride, steps_per_epoch - step % steps_per_epoch)
-                sums = engine.advance(step + 1, count, steps)
-                look_for_failures()
-                step += count
-                if not (now := going()):
-                    break
-                for one in progress:
-                    one.step = one.step if one.failed else step
-                for place in now:
-                    one = progress[place]
-                    for name, value in sums[place].items():
-                        one.sums[name] = one.sums.get(name, 0.0) + value
-                shown = progress[now[0]]
-                means = {name: total / count for name, total in sums[now[0]].items()}
-                watcher.step(step, summarise(models[now[0]], means))
-                if step % steps_per_epoch == 0:
-                    seconds = before + time.monotonic() - began
-                    for place in now:
-                        one, training = progress[place], trainings[place]
-                        record = epoch_record(
-                            models[place], one.sums, step, steps_per_epoch,
-                            kl_weight=training.kl.at(step - steps_per_epoch, steps),
-                            together=len(models),
-                        )  # fmt: skip
-                        one.history.append({**record, "seconds": round(seconds, 3)})
-                        one.sums = {}
-                        if record.get(LEFT_OUT) == steps_per_epoch:
-                            fail(place, f"no gradient was finite in the epoch to step {step}")
-                        elif validation is not None:
-                            validate(place, validation)
-                    last = step == steps or not going()
-                    if last or time.monotonic() - saved >= saving / SAVING:
-                        save()
-                    if on_epoch is not None:
-                        on_epoch(progress)
-                    watcher.epoch(summarise(models[now[0]], shown.history[-1]))
-                if interrupted.is_set():  # also after the last step, as other models may follow
-                    save()
-                    raise Interrupted(f"stopped after step {step} of {steps}")
-        finally:
-            watcher.finish()
-            engine.write_back()
-    for model, one in zip(models, progress, strict=True):
-        if one.best:
-            model.load_state_dict(one.best)
-    return progress
+    def _save(self) -> None:
+        start, seconds = time.monotonic(), self.seconds
+        self.engine.flag_nonfinite_weights()
+        self._look_for_failures()
+        for one in self.progress:
+            one.seconds = seconds
+        save_states(self.states, self.progress, self.engine)
+        self.saved = time.monotonic()
+        self.saving = self.saved - start
+
+    def _look_for_failures(self) -> None:
+        for place, why in self.engine.failures().items():
+            self._fail(place, why)
+
+    def _fail(self, place: int, why: str) -> None:
+        one = self.progress[place]
+        if not (one.failed or one.stopped):
+            one.failed = why
+            self.on_failure(place, one)
 
 
 def epoch_record(
