@@ -262,6 +262,18 @@ def test_a_recipe_takes_the_name_of_a_prior():
     assert build(picture.config).prior == Laplace()
 
 
+@every_prior
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+def test_the_nats_of_capsules_add_up(prior, shape):
+    model = rolling(shape=shape, prior=prior)
+    q = model.posterior(frames())
+    nats = model.capsule_nats(q)
+    assert nats.shape == (2, 2) and (nats > 0).all()
+    torch.testing.assert_close(nats.sum(1), prior.kl_bound(q, 1 + len(shape)))
+    if prior == StandardNormal():
+        assert torch.equal(nats, kl_to_standard_normal(q, len(shape)))
+
+
 class Own(StandardNormal):
     pass
 

@@ -152,6 +152,15 @@ class OneCodeModel(GenerativeModel):
             )
         return expert
 
+    def capsule_nats(self, q: Normal) -> Tensor:
+        """Return KL(q || p) of each capsule, or an upper bound on it: (…, capsules).
+
+        Args:
+            q: distribution of codes, (…, capsules, *shape).
+        """
+        alone = Normal(q.mean.unsqueeze(-self._axes), q.stddev.unsqueeze(-self._axes), False)
+        return self.prior.kl_bound(alone, self._axes)
+
     @property
     def all_candidates(self) -> Tensor:
         """Indices of all candidate motions, (candidates, 1)."""
