@@ -298,9 +298,8 @@ def test_settings_change_one_thing_each():
     for name in ("rolling-mnist-settings", "rolling-sprites-settings", "letters-settings"):
         first, *others = TABLES[name].recipes
         for other in others:
-            changed = [
-                key for key, value in first.identity().items() if value != other.identity()[key]
-            ]
+            ours, theirs = first.identity(), other.identity()  # neutral values are left out
+            changed = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
             assert len(changed) == 1, other.name
 
 

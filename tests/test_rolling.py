@@ -27,6 +27,8 @@ MODELS = {
     "one kept": dict(motion=GROUPED, keep=1),
     "changing": dict(motion=Changing((-1, 1), frames=(1, 3))),
     "open ends": dict(motion=Unknown((-1, 2)), cyclic=False),
+    "Student-t": dict(prior="student-t"),
+    "Laplace": dict(motion=Unknown((-1, 1)), prior="laplace"),
 }
 every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
 

@@ -13,6 +13,7 @@ from test_rolling import FRAME, GROUPED, rolling
 
 import topocaps as tc
 from topocaps.latents.motion import Grouped, Known, Motion, Unknown
+from topocaps.models.priors import StudentT
 from topocaps.models.visible import Past, VisibleFrames
 from topocaps.papers.recipes import find
 from topocaps.study import drawing, rolling_figures
@@ -33,6 +34,7 @@ LETTERS = find("letters/rolling")
 def test_a_recipe_with_every_setting_is_the_same_after_json():
     recipe = RollingRecipe(
         name="a/b", about="c", data=OwnSequences("clips"), likelihood="gaussian", keep=3,
+        prior=StudentT(5),
         topography=tc.Topography(3, (5, 3)), visible=Past(2, 4), hidden=9, channels=(4, 8),
         motion=Grouped((1, 2), (Known(0), Unknown((-0.5, 1), axes=(0, 1)))),
         training=tc.Training(kl=tc.KLWeight(0.1, 0.5, 0.9)), start=replace(LETTERS, edition="d"),
@@ -78,8 +80,8 @@ class Seen(VisibleFrames):
         (dict(channels=(0.5,)), "channels must be a whole number"),
         (dict(keep=0), "keep must be a whole number"),
         (dict(likelihood="poisson"), "likelihood must be one of"),
-        (dict(motion=Own()), "a recipe records its motion and its visible frames"),
-        (dict(visible=Seen()), "a recipe records its motion and its visible frames"),
+        (dict(motion=Own()), "a recipe records its motion, its visible frames"),
+        (dict(visible=Seen()), "a recipe records its motion, its visible frames"),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(settings, says):

@@ -44,6 +44,7 @@ ROWS = {
     "some frames": {"visible": Stretch(1, 2)},
     "unknown motion": {"motion": Unknown((-1, 1))},
     "fractional": {"motion": Known(0.4), "visible": RandomFrames(2)},
+    "Student-t": {"prior": "student-t"},
 }
 every_setting = pytest.mark.parametrize("settings", ROWS.values(), ids=ROWS.keys())
 

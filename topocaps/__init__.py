@@ -18,6 +18,7 @@ from topocaps.models import (
     TopographicVAE,
     log_px,
     log_px_paper,
+    priors,
     visible,
 )
 from topocaps.papers import recipes
@@ -62,6 +63,7 @@ __all__ = [
     "metrics",
     "motions",
     "pretrained",
+    "priors",
     "recipes",
     "studentize",
     "traverse",

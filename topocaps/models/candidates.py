@@ -84,7 +84,8 @@ class PathSums:
 
         .. math:: \tfrac12 \sum_{\mathrm{sites}} (P M^2 - \log P - \sum_l p_l m_l^2)
 
-        No frame is decoded.
+        No frame is decoded. The prior of the code counts as N(0, I), whichever the model has: this
+        only ranks candidates.
         """
         sites, total = len(motions.paths.shape), 1 + self.precision
         explained = self.weighted_mean.square() / total - total.log()

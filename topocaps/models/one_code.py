@@ -16,10 +16,10 @@ from topocaps.latents.motion import CapsuleMotion, Known, Motion
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
 from topocaps.models.candidates import CodePosterior, PathSums
-from topocaps.models.evidence import kl_to_standard_normal, log_ratio_to_standard_normal
 from topocaps.models.experts import product_of_experts, rolled_back
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.prediction import chunks
+from topocaps.models.priors import CodePrior, StandardNormal
 from topocaps.models.rolling_evidence import RollingEvidence
 from topocaps.models.visible import (
     Stretch,
@@ -45,6 +45,7 @@ class OneCodeModel(GenerativeModel):
         motion: Motion = Known(),  # noqa: B008 (frozen)
         visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         keep: int | None = None,
+        prior: CodePrior | str = StandardNormal(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
         self.z_given_x, self.x_given_t = z_given_x, x_given_t
@@ -55,6 +56,7 @@ class OneCodeModel(GenerativeModel):
             raise BadInput(f"visible must be VisibleFrames such as Stretch(3), not {visible!r}")
         self.visible = visible
         self.keep = None if keep is None else whole_number("keep", keep)
+        self.prior = CodePrior.of(prior)
         self.motions = CapsuleMotion(
             motion, topography.capsules, topography.shape, topography.cyclic
         )
@@ -112,7 +114,7 @@ class OneCodeModel(GenerativeModel):
         t = q.mean + q.stddev * (torch.randn_like(q.mean[0]) if noise is None else noise)
         log_px = self._log_px(x, t, candidate, mask)  # kept batch time
         if len(self.motions) == 1:
-            kl = kl_to_standard_normal(q, self._axes)
+            kl = self.prior.kl(q, t, self._axes)
             return RollingEvidence.of_sequence(log_px[0], kl[0], mask)
         return RollingEvidence.of_motions(log_px, self._log_weights(found, t, log_px), mask)
 
@@ -150,6 +152,15 @@ class OneCodeModel(GenerativeModel):
             )
         return expert
 
+    def capsule_nats(self, q: Normal) -> Tensor:
+        """Return KL(q || p) of each capsule, or an upper bound on it: (…, capsules).
+
+        Args:
+            q: distribution of codes, (…, capsules, *shape).
+        """
+        alone = Normal(q.mean.unsqueeze(-self._axes), q.stddev.unsqueeze(-self._axes), False)
+        return self.prior.kl_bound(alone, self._axes)
+
     @property
     def all_candidates(self) -> Tensor:
         """Indices of all candidate motions, (candidates, 1)."""
@@ -172,7 +183,7 @@ class OneCodeModel(GenerativeModel):
 
     def _log_weights(self, posterior: CodePosterior, t: Tensor, log_px: Tensor) -> Tensor:
         """Return log p(v) p(x, t|v) / q(t|x, v) of each kept candidate v: (…, kept, batch)."""
-        ratio = log_ratio_to_standard_normal(posterior.q, t, self._axes)
+        ratio = self.prior.log_ratio(posterior.q, t, self._axes)
         return self.motions.log_prior[posterior.candidate] + log_px.sum(-1) + ratio
 
     def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int] | Tensor) -> Tensor:
@@ -204,7 +215,7 @@ class OneCodeModel(GenerativeModel):
         if any(isinstance(module, nn.Conv2d) for module in self.modules()):
             return None  # a GPU runs mapped convolutions slower than several models side by side
         paths = tuple(self.motions.paths.velocities.shape)
-        return self.visible, self.keep, len(self.motions), paths
+        return self.visible, self.keep, self.prior, len(self.motions), paths
 
     @torch.no_grad()
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:

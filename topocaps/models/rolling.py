@@ -15,12 +15,12 @@ from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import family
 from topocaps.models.candidates import CodePosterior
 from topocaps.models.convolutional import halving_channels
-from topocaps.models.evidence import kl_to_standard_normal
 from topocaps.models.experts import convolutions, perceptrons
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import paper_widths
 from topocaps.models.one_code import OneCodeModel
 from topocaps.models.prediction import PredictedFrames
+from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
 from topocaps.models.rolling_stream import RollingStream
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
 
@@ -58,6 +58,10 @@ class RollingVAE(OneCodeModel):
         keep: number of candidate motions of each sequence that are decoded: those that agree best
             with the codes of its visible frames. The others count as impossible, so the bound
             remains one. By default all candidates are decoded.
+        prior: distribution of codes, such as ``StudentT(3)``, or the name of one: normal, student-t
+            or laplace. By default it is N(0, I), as above. The posterior remains the product
+            above, in which "1 +" stands for a factor N(0, 1): whichever the prior is, the bound
+            remains one. If the KL divergence from a prior has no closed form, it is sampled.
 
     >>> capsules = Topography(capsules=4, shape=(5,))
     >>> model = RollingVAE.mlp(frame_shape=(1, 8, 8), topography=capsules)
@@ -81,6 +85,7 @@ class RollingVAE(OneCodeModel):
         visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         keep: int | None = None,
+        prior: CodePrior | str = StandardNormal(),  # noqa: B008 (frozen)
     ) -> Self:
         """Build the model with multilayer perceptrons, with SiLU between their layers.
 
@@ -94,6 +99,7 @@ class RollingVAE(OneCodeModel):
                 contiguous ones.
             likelihood: what the decoder's outputs mean.
             keep: number of candidate motions that are decoded; by default all.
+            prior: distribution of codes, or its name.
         """
         _, *widths = paper_widths(tuple(frame_shape), topography.latents)
         if hidden is not None:
@@ -101,7 +107,7 @@ class RollingVAE(OneCodeModel):
         widths = [whole_number("hidden", width) for width in widths]
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = perceptrons(tuple(frame_shape), latent, widths, kind)
-        model = cls(*networks, topography, motion, visible, keep)
+        model = cls(*networks, topography, motion, visible, keep, prior)
         model._record(motion, hidden=widths)
         return model
 
@@ -116,6 +122,7 @@ class RollingVAE(OneCodeModel):
         visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         keep: int | None = None,
+        prior: CodePrior | str = StandardNormal(),  # noqa: B008 (frozen)
     ) -> Self:
         """Build the model with convolutional networks, with SiLU between their layers.
 
@@ -130,19 +137,21 @@ class RollingVAE(OneCodeModel):
             visible: which frames are visible in training; by default ``Stretch(3)``.
             likelihood: what the decoder's outputs mean.
             keep: number of candidate motions that are decoded; by default all.
+            prior: distribution of codes, or its name.
         """
         channels = halving_channels(frame_shape, channels)
         hidden = None if hidden is None else whole_number("hidden", hidden)
         latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
         networks = convolutions(tuple(frame_shape), latent, channels, hidden, kind)
-        model = cls(*networks, topography, motion, visible, keep)
+        model = cls(*networks, topography, motion, visible, keep, prior)
         model._record(motion, hidden=hidden, channels=list(channels))
         return model
 
     def _record(self, motion: Motion, **networks: Any) -> None:
         """Record the settings that rebuild the model, if it has no parts of the user's own."""
         motion_told, visible_told = motion_settings(motion), visible_settings(self.visible)
-        if None in (motion_told, visible_told) or not self.topography.is_plain:
+        prior_told = prior_settings(self.prior)
+        if None in (motion_told, visible_told, prior_told) or not self.topography.is_plain:
             return
         assert self.frame_shape is not None
         self.config = {
@@ -153,6 +162,7 @@ class RollingVAE(OneCodeModel):
             "visible": visible_told,
             "likelihood": self.likelihood.value,
             **({} if self.keep is None else {"keep": self.keep}),
+            **({} if self.prior == StandardNormal() else {"prior": prior_told}),
             **networks,
         }
 
@@ -167,6 +177,8 @@ class RollingVAE(OneCodeModel):
             "motion": motion_from(config["motion"]),
             "visible": visible_from(config["visible"]),
         }
+        if "prior" in config:
+            settings["prior"] = prior_from(config["prior"])
         return cls.convolutional(**settings) if "channels" in config else cls.mlp(**settings)
 
     @torch.no_grad()
@@ -174,7 +186,8 @@ class RollingVAE(OneCodeModel):
         """Return the posterior over candidate motions of every sequence, given present frames.
 
         The evidence of a candidate is approximated by its bound, with log p(x|t) taken at the mean
-        of t: so the result needs no random numbers.
+        of t, and the KL divergence by an upper bound if it has no closed form: so the result needs
+        no random numbers.
         """
         x, present = self.given(x, mask)
         found = self.posteriors(x, present)
@@ -189,7 +202,7 @@ class RollingVAE(OneCodeModel):
             return Categorical(logits=log_prior.mT, validate_args=False)
         q = posterior.q
         log_px = self._log_px(x, q.mean, posterior.candidate, mask)
-        bound = log_px.sum(-1) - kl_to_standard_normal(q, self._axes)
+        bound = log_px.sum(-1) - self.prior.kl_bound(q, self._axes)
         return Categorical(logits=(log_prior + bound).mT, validate_args=False)
 
     def posterior(self, x: Tensor, mask: Tensor | None = None) -> Normal:
@@ -257,6 +270,6 @@ class RollingVAE(OneCodeModel):
     def sample(self, n: int, frames: int) -> Tensor:
         """Draw n codes and motions from the prior and decode them: (n, frames, *frame)."""
         like = self.motions.log_prior
-        t = torch.randn(n, *self.noise_shapes[0], dtype=like.dtype, device=like.device)
+        t = self.prior.sample(n, self._code_shape, like)
         candidate = Categorical(logits=like).sample(torch.Size((n,)))
         return self.decode(self.at(t, candidate[:, None], range(frames)))

@@ -15,6 +15,7 @@ class RollingEvidence:
 
     ``kl`` is that of the code of the sequence (and of its motion, if that is unknown), divided
     equally among the present frames. So the sum of ``elbo`` over time is the sequence's bound.
+    ``kl`` is an estimate from one sample of the code if it has no closed form.
     """
 
     log_px_given_t: Tensor

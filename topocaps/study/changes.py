@@ -32,7 +32,7 @@ def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         inner = getattr(value, f.name)
         if path or f.name not in _FIXED:
             here = (*path, f.name)
-            found += _keys(inner, here) if is_dataclass(inner) else [here]
+            found += (_keys(inner, here) if is_dataclass(inner) else []) or [here]
     return found
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from topocaps.device import seeded
 from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill
-from topocaps.models.evidence import kl_to_standard_normal
 from topocaps.models.rolling import RollingVAE
 from topocaps.study.drawing import Animation
 from topocaps.study.figures import (
@@ -208,7 +207,7 @@ def motions(found: Mapping[str, Any]) -> Figure:
 def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
     """Draw what each capsule adds to the first frame of ``shown`` sequences, spread over all."""
     q = model.posterior(x)
-    nats = kl_to_standard_normal(q, q.mean.ndim - 2).mean(0)
+    nats = model.capsule_nats(q).mean(0)
     order = nats.argsort(descending=True)[:_CAPSULES]
     rows = torch.linspace(0, len(x) - 1, shown).long()
     code = q.mean[rows]

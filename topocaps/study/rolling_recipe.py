@@ -12,6 +12,7 @@ from topocaps.errors import BadInput, check_seed, whole_number
 from topocaps.latents.motion import Known, Motion, motion_from, motion_settings
 from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
+from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
 from topocaps.models.rolling import RollingVAE
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
 from topocaps.references import references
@@ -32,6 +33,7 @@ class RollingRecipe(BaseRecipe):
     hidden: tuple[int, ...] | None = None
     channels: tuple[int, ...] | None = None  #: of convolutional networks; perceptrons where None
     likelihood: Likelihood = Likelihood.BERNOULLI
+    prior: CodePrior = field(default_factory=StandardNormal)  #: of the code, or its name
 
     def __post_init__(self) -> None:
         given = self.topography
@@ -48,10 +50,13 @@ class RollingRecipe(BaseRecipe):
                 object.__setattr__(self, name, widths)
         if self.channels is not None and self.hidden is not None and len(self.hidden) > 1:
             raise BadInput("convolutional networks have at most one hidden layer")
-        if motion_settings(self.motion) is None or visible_settings(self.visible) is None:
+        object.__setattr__(self, "prior", CodePrior.of(self.prior))
+        if None in (
+            motion_settings(self.motion), visible_settings(self.visible), prior_settings(self.prior)
+        ):  # fmt: skip
             raise BadInput(
-                "a recipe records its motion and its visible frames: a class of your own has no "
-                "settings, so give the model to tc.fit"
+                "a recipe records its motion, its visible frames and its prior: a class of your "
+                "own has no settings, so give the model to tc.fit"
             )
         if self.keep is not None:
             object.__setattr__(self, "keep", whole_number("keep", self.keep))
@@ -71,6 +76,7 @@ class RollingRecipe(BaseRecipe):
             "visible": self.visible,
             "likelihood": self.likelihood,
             "keep": self.keep,
+            "prior": self.prior,
         }
         with seeded(seed):
             if self.channels is None:
@@ -96,6 +102,7 @@ class RollingRecipe(BaseRecipe):
             "hidden": self.hidden,
             "channels": self.channels,
             "likelihood": self.likelihood.value,
+            **({} if self.prior == StandardNormal() else {"prior": prior_settings(self.prior)}),
         }
 
     def identity(self) -> dict[str, Any]:
@@ -108,7 +115,8 @@ class RollingRecipe(BaseRecipe):
             hidden=(self.hidden, None),
             channels=(self.channels, None),
             likelihood=(self.likelihood.value, "bernoulli"),
+            prior=(prior_settings(self.prior), {"kind": "normal"}),
         )
 
 
-READ |= {"motion": motion_from, "visible": visible_from}
+READ |= {"motion": motion_from, "visible": visible_from, "prior": prior_from}

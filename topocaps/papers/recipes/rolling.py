@@ -13,6 +13,7 @@ from typing import Any
 from topocaps.latents.motion import Grouped, Known, Unknown
 from topocaps.latents.topography import Topography
 from topocaps.models import VAE
+from topocaps.models.priors import Laplace, StudentT
 from topocaps.models.visible import Past, RandomFrames, Stretch
 from topocaps.papers.recipes import letters
 from topocaps.study.data import SOME, Letters, Mnist, Sprites
@@ -86,6 +87,17 @@ def _kl(recipe: RollingRecipe, ending: str, about: str, kl: KLWeight) -> Rolling
     return _changed(recipe, ending, about, training=replace(recipe.training, kl=kl))
 
 
+def _priors(recipe: RollingRecipe) -> tuple[RollingRecipe, ...]:
+    """The recipe with another prior of the code."""
+    return (
+        _changed(
+            recipe, "student-t", "Student-t prior of whole capsules, 3 degrees of freedom",
+            prior=StudentT(3),
+        ),
+        _changed(recipe, "laplace", "Laplace prior", prior=Laplace()),
+    )  # fmt: skip
+
+
 def _baselines(recipe: RollingRecipe, window: int, reach: int) -> tuple[Recipe, ...]:
     """TVAE, Bubble and VAE with the same data, sizes, convolutions and number of steps."""
     over, training = f"{window} frames", replace(recipe.training, kl=KLWeight())
@@ -139,7 +151,11 @@ MNIST_MODELS = (
     MNIST, _unknown(MNIST), _perceptrons(MNIST),
     *_OF_MNIST, *_with_convolutions(_OF_MNIST, MNIST),
 )  # fmt: skip
-MNIST_SETTINGS = (*_settings(MNIST, frames=18), _kl(MNIST, "kl-warm-up", _WARM_ABOUT, _WARM_UP))
+MNIST_SETTINGS = (
+    *_settings(MNIST, frames=18),
+    _kl(MNIST, "kl-warm-up", _WARM_ABOUT, _WARM_UP),
+    *_priors(MNIST),
+)
 SPRITES_MODELS = (
     SPRITES, _unknown(SPRITES), _perceptrons(SPRITES),
     *_OF_SPRITES, *_with_convolutions(_OF_SPRITES, SPRITES),
@@ -230,6 +246,7 @@ LETTERS_SETTINGS = (
         KLWeight(start=0.1, until=1.0),
     ),
     _kl(_LETTERS, "kl-0.1", "KL weight 0.1 at every step: no bound", KLWeight(0.1, end=0.1)),
+    *_priors(_LETTERS),
 )  # fmt: skip
 
 #: Letters that turn in either direction, or at any velocity from −2 to 2 turns of 24° a frame.
