@@ -2,9 +2,10 @@
 
     python benchmarks/rolling_time.py --data FOLDER > mine.json
 
-Models of ``rolling/mnist`` train for ``--steps`` steps, alone and ``--together`` as one program. The
-gains are those of hidden frames of validation images, with 5 of 18 frames visible. ``prepared`` are
-the seconds of compilation and graph capture, which a program needs once.
+Models of ``rolling/mnist`` train for ``--steps`` steps, alone and ``--together`` as one program.
+The gains are those of hidden frames of validation images, with 5 of 18 frames visible. ``prepared`` are
+the seconds of compilation and graph capture, which a program needs once. Settings of the recipe can
+be changed, to choose them: ``--set capsules=36 --set lr=0.002``.
 """
 
 import argparse
@@ -23,10 +24,10 @@ from topocaps.training.engine import Engine
 VISIBLE, MEASURED, SPEED_STEPS = "5", 300, 500
 
 
-def engine_of(count, splits, steps, device, compiling):
-    training = replace(MNIST.training, epochs=1, epoch_size=steps * MNIST.training.batch)
+def engine_of(count, recipe, splits, steps, device, compiling):
+    training = replace(recipe.training, epochs=1, epoch_size=steps * recipe.training.batch)
     frame_shape = splits.train.frame_shape
-    models = [MNIST.build(frame_shape, seed).to(device) for seed in range(count)]
+    models = [recipe.build(frame_shape, seed).to(device) for seed in range(count)]
     sequences = splits.train.to(device)
     begun = time.perf_counter()
     engine = Engine(models, sequences, range(count), [training] * count, compiling=compiling)
@@ -40,8 +41,8 @@ def seconds_of(engine, first, count, steps):
     return time.perf_counter() - begun
 
 
-def trained(splits, steps, device, compiling):
-    (model,), engine, prepared = engine_of(1, splits, steps, device, compiling)
+def trained(recipe, splits, steps, device, compiling):
+    (model,), engine, prepared = engine_of(1, recipe, splits, steps, device, compiling)
     seconds = seconds_of(engine, 2, steps - 1, steps)
     engine.write_back()
     validation = splits.validation.balanced(MEASURED // 3, seed=1).to(device)
@@ -50,8 +51,8 @@ def trained(splits, steps, device, compiling):
     return {"steps": steps, "seconds": seconds, "prepared": prepared, "gains": gains}
 
 
-def together(count, splits, steps, device, compiling):
-    _, engine, prepared = engine_of(count, splits, steps, device, compiling)
+def together(count, recipe, splits, steps, device, compiling):
+    _, engine, prepared = engine_of(count, recipe, splits, steps, device, compiling)
     measured = min(SPEED_STEPS, steps - 1)
     each = seconds_of(engine, 2, measured, steps) / measured / count
     return {
@@ -69,10 +70,15 @@ def main():
     parser.add_argument("--together", type=int, default=8)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--plain", action="store_true", help="do not compile")
+    parser.add_argument("--set", action="append", default=[], help="a changed setting, name=value")
     asked = parser.parse_args()
-    splits, device = MNIST.data.load(asked.data), torch.device(asked.device)
-    given = splits, asked.steps, device, not asked.plain
-    print(json.dumps({"alone": trained(*given), "together": together(asked.together, *given)}))
+    recipe = MNIST.change(asked.set)
+    splits, device = recipe.data.load(asked.data), torch.device(asked.device)
+    given = recipe, splits, asked.steps, device, not asked.plain
+    found = {"changed": asked.set, "alone": trained(*given)}
+    if asked.together:
+        found["together"] = together(asked.together, *given)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
