@@ -85,7 +85,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         return {
             **on(splits.held_out, splits.each, model),
             "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.train, SOME, model),
+            "train": on(splits.measured_train, SOME, model),
         }
 
     def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
