@@ -210,9 +210,9 @@ ROLLING_TABLES = {
         "A training sequence has 8 of its 15 frames: those in which the letter is within 96° of "
         "upright. The others are missing. Held-out letters turn by the whole circle; visible "
         "frames are in the slice. *in the slice*, *outside*: hidden frames there. Training shows "
-        "no letter outside the slice. It does show what looks like one: letters that do not change "
-        "by half a turn, such as o and s, and letters that others resemble upside down, such as n "
-        f"and u. {_ON_TWO_CORES}",
+        "no letter outside the slice, but strokes on every side of the centre. Some letters look "
+        "outside it as others do inside: o and s do not change by half a turn, and n becomes u. "
+        f"{_ON_TWO_CORES}",
         predicted=("letters/rolling-arc", "letters/tvae-arc", "letters/vae-arc"),
         seeds=1,
         poses={"in the slice": "in_training", "outside": "not_in_training"},
