@@ -3,9 +3,9 @@
     python benchmarks/rolling_time.py --data FOLDER > mine.json
 
 Models of ``rolling/mnist`` train for ``--steps`` steps, alone and ``--together`` as one program.
-The gains are those of hidden frames of validation images, with 5 of 18 frames visible. ``prepared`` are
-the seconds of compilation and graph capture, which a program needs once. Settings of the recipe can
-be changed, to choose them: ``--set capsules=36 --set lr=0.002``.
+The gains are those of hidden frames of validation images, with 5 of 18 frames visible. Compilation
+and graph capture, which a program needs once, take the ``prepared`` seconds. Settings of the recipe
+can be changed, to choose them: ``--set capsules=36 --set lr=0.002``.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from topocaps.papers.recipes import RECIPES, find
 from topocaps.papers.tables import TABLES
 from topocaps.study.data import (
     GrowingSprites,
+    Letters,
     Mnist,
     MovedMnist,
     OwnSequences,
@@ -34,6 +35,8 @@ def test_every_recipe_is_the_same_after_json(recipe):
         Sprites(resolution=32, speed=2, moving=("x", "y")),
         GrowingSprites(resolution=16),
         Mnist(evaluated=20, motion="combined", centre=14, speeds=(-1, 2)),
+        Mnist(unseen=(8, 9), images=100),
+        Letters(share=0.5, arc=8),
         StillMnist(),
         MovedMnist(degrees=30.0, canvas=40, shift=None, scale=(0.8, 1.2)),
         OwnSequences("clips", frames=12, size=(32, 40), grey=True, skip_bad=True, shift=2),

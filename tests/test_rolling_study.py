@@ -203,6 +203,18 @@ def test_many_equally_frequent_motions_are_reported_and_drawn():
     assert len(rolling_figures.motions(found).axes) == len(found["most_frequent"]) <= 4
 
 
+def test_motions_of_digits_are_measured_on_the_fixed_set():
+    digits = tc.data.TransformedImages(torch.randint(256, (9, 6, 6), dtype=torch.uint8))
+    model = tc.RollingVAE.mlp((3, 6, 6), tc.Topography(2, (18,)), hidden=4, motion=Unknown())
+    fixed = digits.balanced(2, seed=0)
+    found, again = (motion_numbers(model, one) for one in (fixed, tc.Sequences.of(all_of(fixed))))
+    assert found == again and sum(found["share"]) == pytest.approx(1)
+
+
+def all_of(sequences):
+    return sequences.show(sequences.fixed()).x
+
+
 def gains(**by_count):
     return {count[1:]: {"gain": gain} for count, gain in by_count.items()}
 

@@ -92,6 +92,29 @@ def letters() -> tuple[Sequences, Sequences]:
     return _sequences(of_trained, trained, VARIANTS), _sequences(of_held, held, 1)
 
 
+def orientations(sequences: Sequences) -> Tensor:
+    """Return by how many frames the letter of every image is turned from upright: (images,).
+
+    A frame is 24 degrees, counter-clockwise. Training letters have a first angle, which is not a
+    whole number of frames.
+    """
+    assert sequences.factors is not None
+    letter, face, variant, rotation = sequences.factors.unbind(1)
+    return _first_orientations()[letter, face, variant] + rotation
+
+
+def _first_orientations() -> Tensor:
+    """Return the orientations of all letters in frame 0, (letters, faces, variants)."""
+    generator = torch.Generator().manual_seed(0)
+    found = torch.zeros(len(LETTERS), len(FACES), VARIANTS, dtype=torch.float64)
+    trained = torch.arange(len(LETTERS)) % EVERY != 0
+    maps = torch.stack([_variants(generator) for _ in range(int(trained.sum()) * len(FACES))])
+    across, down = maps[..., 0].double().unbind(-1)  # where a map takes the horizontal axis
+    angle = torch.atan2(-down, across)  # vertical places grow downwards
+    found[trained] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
+    return found
+
+
 def _sequences(images: Tensor, letter: Tensor, count: int) -> Sequences:
     sides = (torch.arange(side) for side in (len(FACES), count, FRAMES))
     factors = torch.cartesian_prod(letter, *sides)

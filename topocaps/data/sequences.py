@@ -100,6 +100,10 @@ class SequenceSet(ABC):
         size = f"{len(self)} of {counted(self.frames, 'frame')} {tuple(self.frame_shape)}"
         return f"{type(self).__name__}({size}{moving})"
 
+    def in_training_of(self, script: Tensor) -> Tensor | None:
+        """Return which frames have poses that training shows, (…, time), if it lacks some."""
+        return None
+
     @property
     def has_gaps(self) -> bool:
         """Whether frames are missing."""
@@ -157,6 +161,7 @@ class Sequences(SequenceSet):
     moving: Tensor | None = None  # (sequences,), the factor that changes; sorted
     cyclic: bool = False  #: the last frame is followed by the first
     present: Tensor | None = None  # (images,), False for missing frames
+    in_training: Tensor | None = None  # (images,), False for poses that training never shows
 
     def __post_init__(self) -> None:
         if self.moving is not None and (self.moving.diff() < 0).any():
@@ -198,6 +203,9 @@ class Sequences(SequenceSet):
         order = torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2])
         gaps = mask is not None and not mask.all()
         return Sequences(x.flatten(0, 1), order, present=mask.flatten() if gaps else None)
+
+    def in_training_of(self, script: Tensor) -> Tensor | None:
+        return None if self.in_training is None else self.in_training[script]
 
     @property
     def has_gaps(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,9 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, whole_number
 from topocaps.metrics.rolled_traversal import Traversal, prediction
+from topocaps.metrics.speeds import moving_by_speed
 from topocaps.models.likelihoods import Likelihood
+from topocaps.models.visible import Stretch
 
 COUNTS = (3, 5, 9, 13)
 
@@ -111,6 +114,35 @@ def gain_by_distance(
     return gains
 
 
+def visible_masks(
+    sequences: SequenceSet, scripts: Tensor, counts: Sequence[int] | None = None, seed: int = 0
+) -> dict[int, Tensor]:
+    """Return which frames are visible, {number of visible frames: booleans (sequences, time)}.
+
+    They are `stretches`. Where training lacks poses, they are stretches of the frames whose poses
+    it has.
+
+    Args:
+        counts: numbers of visible frames; by default `visible_counts`, as far as there are frames.
+    """
+    frames = sequences.frames
+    in_training = sequences.in_training_of(scripts)
+    most = frames - 1 if in_training is None else int(in_training.sum(1).min())
+    if counts is None:
+        counts = [count for count in visible_counts(frames) if count <= most]
+    if not counts or not all(0 < count <= most for count in counts):
+        raise BadInput(
+            f"of {frames} frames, the visible ones must be from 1 to {most}, so that some are "
+            f"hidden: not {', '.join(map(str, counts)) or 'none'}"
+        )
+    if in_training is None:
+        return {count: stretches(len(scripts), frames, count, seed) for count in counts}
+    generator = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(len(scripts), frames, 2, generator=generator)
+    shown = in_training.cpu()
+    return {count: Stretch(count, count).choose(uniform, shown) for count in counts}
+
+
 @torch.no_grad()
 def gains_by_visible(
     fill: Fill,
@@ -136,16 +168,10 @@ def gains_by_visible(
         most: largest number of sequences, which are spread over all of them; by default all are
             measured.
     """
-    chosen = visible_counts(sequences.frames) if counts is None else tuple(counts)
-    if not chosen or not all(0 < count < sequences.frames for count in chosen):
-        raise BadInput(
-            f"of {sequences.frames} frames, the visible ones must be at least 1 and leave some "
-            f"hidden: not {', '.join(map(str, chosen)) or 'none'}"
-        )
     sequences = sequences.whole()
     scripts = spread(sequences.fixed(), most)
-    masks = {n: stretches(len(scripts), sequences.frames, n, seed) for n in chosen}
-    found: dict[int, list[Traversal]] = {count: [] for count in chosen}
+    masks = visible_masks(sequences, scripts, counts, seed)
+    found: dict[int, list[Traversal]] = {count: [] for count in masks}
     for rows in torch.arange(len(scripts)).split(batch):
         one = sequences.show(scripts[rows.to(scripts.device)])
         equal = None if repeated else equal_frames(one.x)
@@ -173,7 +199,11 @@ def visible_gains(
     - ``by_factor`` and ``intervals``: the same for the sequences in which each factor moves;
     - ``of``: the number of frames of a sequence;
     - ``all_frames``: the same gains when hidden frames that equal a visible one count, too;
-    - ``by_distance``: the gain by the number of frames to the nearest visible one.
+    - ``by_distance``: the gain by the number of frames to the nearest visible one;
+    - ``by_speed``: all gains and intervals of the factors that move by so many levels a frame,
+      forwards or backwards, if sequences differ in it;
+    - ``in_training`` and ``not_in_training``: the gains and intervals of hidden frames whose poses
+      training shows, and of those that it never shows, if it lacks some.
 
     Sequences that are too short to hide two frames have no gains.
 
@@ -189,17 +219,41 @@ def visible_gains(
     if not visible_counts(frames):
         return {}
     gains = gains_by_visible(fill, sequences, likelihood, most=most, seed=seed)
+    scripts = spread(sequences.fixed(), most)
+    masks = visible_masks(sequences, scripts, seed=seed)
+    by_speed = moving_by_speed(sequences, scripts)
+    in_training = sequences.in_training_of(scripts)
     found = {}
     for count, one in gains.items():
-        visible = stretches(len(one.rolled), frames, count, seed)
+        visible = masks[count]
+        measured = functools.partial(_with_all_frames, visible=visible, names=sequences.names)
         by_distance = gain_by_distance(one, visible, closed)
         found[str(count)] = {
-            **_numbers(one, sequences.names),
+            **measured(one),
             "of": frames,
-            "all_frames": _numbers(replace(one, unseen=~visible), sequences.names),
             "by_distance": {str(n): gain for n, gain in by_distance.items()},
         }
+        if by_speed:
+            found[str(count)]["by_speed"] = {
+                str(speed): measured(replace(one, moving=moving))
+                for speed, moving in by_speed.items()
+            }
+        if in_training is not None:
+            found[str(count)] |= {
+                name: _numbers(replace(one, unseen=one.unseen & some), sequences.names)
+                for name, some in _by_pose(in_training.cpu()).items()
+            }
     return found
+
+
+def _by_pose(in_training: Tensor) -> dict[str, Tensor]:
+    return {"in_training": in_training, "not_in_training": ~in_training}
+
+
+def _with_all_frames(gains: Traversal, visible: Tensor, names: Sequence[str]) -> dict[str, Any]:
+    """Return the gains, and those when hidden frames that equal a visible one count."""
+    everything = replace(gains, unseen=~visible)
+    return {**_numbers(gains, names), "all_frames": _numbers(everything, names)}
 
 
 def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:

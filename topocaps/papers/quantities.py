@@ -6,7 +6,7 @@ stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from topocaps.papers.recipes.part_whole import ANGLES
@@ -87,15 +87,34 @@ COST = (
 )
 
 
-def predictions(factors: Sequence[str] = (), repeated: Sequence[str] = ()) -> tuple[Quantity, ...]:
+def predictions(
+    factors: Sequence[str] = (),
+    repeated: Sequence[str] = (),
+    speeds: Sequence[int] = (),
+    returning: Sequence[int] = (),
+    poses: Mapping[str, str] | None = None,
+) -> tuple[Quantity, ...]:
     """Gains by the number of visible frames, over all factors and by factor; bounds; costs.
 
     Args:
         factors: factors that have a line of their own.
         repeated: factors that have a line on which hidden frames that equal a visible one count.
+        speeds: speeds, without sign, that have a line for each of these factors, or one line if
+            there are no factors.
+        returning: of these speeds, those that have lines on which hidden frames that equal a
+            visible one count.
+        poses: lines of hidden frames by pose, {line: "in_training" or "not_in_training"}.
     """
     lines: dict[str, tuple[str, ...]] = {"": (), **{f: ("by_factor", f) for f in factors}}
     lines |= {f"{f}, all frames": ("all_frames", "by_factor", f) for f in repeated}
+    lines |= {line: (key, "gain") for line, key in (poses or {}).items()}
+    of_factors: dict[str, tuple[str, ...]] = {f"{f}, ": ("by_factor", f) for f in factors}
+    for name, path in (of_factors or {"": ("gain",)}).items():
+        for speed in speeds:
+            line, at = f"{name}speed {speed}", ("by_speed", str(speed))
+            lines[line] = (*at, *path)
+            if speed in returning:
+                lines[f"{line}, all frames"] = (*at, "all_frames", *path)
     return (
         *(
             Quantity(
@@ -111,7 +130,9 @@ def predictions(factors: Sequence[str] = (), repeated: Sequence[str] = ()) -> tu
 
 
 def _interval(path: tuple[str, ...]) -> tuple[str, ...]:
-    return (*path[:-2], "intervals", path[-1]) if path else ("interval",)
+    if path[-2:-1] == ("by_factor",):
+        return (*path[:-2], "intervals", path[-1])
+    return (*path[:-1], "interval")
 
 
 #: What probes read of a model: labels, and keys of the results.

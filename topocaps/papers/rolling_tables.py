@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from topocaps.papers.quantities import PROBES_OF_CODES, predictions
 from topocaps.papers.recipes import rolling
 from topocaps.papers.table import Table
@@ -28,11 +30,14 @@ def _predictions(
     repeated: tuple[str, ...] = (),
     predicted: tuple[str, ...] = (),
     seeds: int = 3,
+    speeds: tuple[int, ...] = (),
+    returning: tuple[int, ...] = (),
+    poses: Mapping[str, str] | None = None,
 ) -> Table:
     return Table(
         title,
         recipes,
-        predictions(factors, repeated),
+        predictions(factors, repeated, speeds, returning, poses),
         picture="predicted",
         note=f"{note} {_NOTE}".strip(),
         seeds=seeds,
@@ -60,6 +65,7 @@ def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int, differ: str
 
 _OF_FEW = ("letters/rolling", "letters/tvae", "letters/vae")
 _PROBED = ("mnist", "mnist-unknown", "tvae-convolutions", "vae-convolutions")
+_OF_ALL_IMAGES = ("rolling/mnist", "rolling/mnist-tvae-convolutions")
 _DIGITS = ("rotation", "scale", "hue")
 _OF_SPRITES = ("x", "y", "orientation", "scale")
 _ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
@@ -86,6 +92,13 @@ _OPTIMISERS = (
 _ON_A_GPU = f"{_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_PERCEPTRONS} {_HIDDEN}"
 _ON_TWO_CORES = f"{_SAME} {_OPTIMISERS} {_PERCEPTRONS} {_HIDDEN}"
 
+_NO_EIGHTS = (
+    "Training has no image of an 8 or a 9. Test sequences show images of these two digits alone."
+)
+_SPEEDS = (
+    "*speed n*: sequences that move by n levels a frame, forwards or backwards. What stands still "
+    "leaves no frames to predict, so speed 0 has no line."
+)
 _SCALE = (
     "Scale repeats every 5 frames. With 5 or more visible frames it has no new frames to predict, "
     "so the first line of a model is then the mean over the other factors."
@@ -132,8 +145,11 @@ ROLLING_TABLES = {
         "Rolling VAE: digits of different velocities",
         rolling.SPEEDS,
         "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels a frame. Models other than "
-        f"the first take it for 1. {_CONVOLUTIONS} {_HIDDEN}",
+        f"the first take it for 1. {_SPEEDS} At speed 2 a sequence comes round after 9 frames, so "
+        f"9 visible ones leave no new frames. {_CONVOLUTIONS} {_HIDDEN}",
         _DIGITS,
+        speeds=(1, 2),
+        returning=(2,),
     ),
     "rolling-combined": _predictions(
         "Rolling VAE: rotation and hue together",
@@ -173,9 +189,10 @@ ROLLING_TABLES = {
     "letters-speeds": _predictions(
         "Rolling VAE: letters that turn in either direction, or at any speed",
         rolling.LETTERS_SPEEDS,
-        "Half of the sequences turn backwards; in the last row, a fifth has each velocity. What "
-        f"stands still leaves no frames to predict. {_ON_TWO_CORES}",
+        "Half of the sequences turn backwards; in the last row, a fifth has each velocity. "
+        f"{_SPEEDS} {_ON_TWO_CORES}",
         seeds=1,
+        speeds=(1, 2),
     ),
     "letters-few": _predictions(
         "Rolling VAE: letters, from fewer glyphs",
@@ -185,6 +202,49 @@ ROLLING_TABLES = {
         ),
         "A glyph is a letter in a face; models train on 10 %, 30 % or all of the 588, for as many "
         f"steps. {_OPTIMISERS} {_PERCEPTRONS} {_HIDDEN}",
+        seeds=1,
+    ),
+    "letters-arc": _predictions(
+        "Rolling VAE: letters, trained on a slice of the circle",
+        rolling.LETTERS_ARC,
+        "A training sequence has 8 of its 15 frames: those in which the letter is within 96° of "
+        "upright. The others are missing. Held-out letters turn by the whole circle; visible "
+        "frames are in the slice. *in the slice*, *outside*: hidden frames there. Training shows "
+        "no letter outside the slice, but strokes on every side of the centre. Some letters look "
+        "outside it as others do inside: o and s do not change by half a turn, and n becomes u. "
+        f"{_ON_TWO_CORES}",
+        predicted=("letters/rolling-arc", "letters/tvae-arc", "letters/vae-arc"),
+        seeds=1,
+        poses={"in the slice": "in_training", "outside": "not_in_training"},
+    ),
+    "rolling-unseen": _predictions(
+        "Rolling VAE: trained on digits 0 to 7, tested on 8 and 9",
+        rolling.UNSEEN,
+        f"{_NO_EIGHTS} {_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_HIDDEN}",
+        _DIGITS,
+        predicted=(
+            "rolling/mnist-unseen", "rolling/mnist-unseen-tvae", "rolling/mnist-unseen-vae",
+        ),
+        seeds=1,
+    ),
+    "rolling-unseen-small": _predictions(
+        "Rolling VAE: trained on digits 0 to 7, tested on 8 and 9, for two cores",
+        rolling.UNSEEN_SMALL,
+        f"{_NO_EIGHTS} {_ON_TWO_CORES}",
+        _DIGITS,
+        predicted=tuple(recipe.name for recipe in rolling.UNSEEN_SMALL),
+        seeds=1,
+    ),
+    "rolling-images": _predictions(
+        "Rolling VAE: MNIST sequences, from fewer images",
+        (
+            *(r for r in rolling.MNIST_MODELS if r.name in _OF_ALL_IMAGES),
+            *rolling.IMAGES,
+        ),
+        "Models train on the first 100, 1,000 or 10,000 of the 48,000 images, of each digit "
+        "equally many, or on all, for as many steps. Every step moves images anew. "
+        f"{_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_HIDDEN}",
+        _DIGITS,
         seeds=1,
     ),
     "rolling-digits": _probed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,12 +12,21 @@ import torch
 
 from topocaps.data.importing.read import read
 from topocaps.data.importing.split import Imported, split
-from topocaps.data.letter_images import letters
+from topocaps.data.letter_images import FRAMES, letters
 from topocaps.data.mnist_files import LECUN_1998, SIDE, Digits, digit_splits
 from topocaps.data.moved import MovedDigits, Moves, check_moves
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.shifted import ShiftedSequences
 from topocaps.data.sprite_images import MATTHEY_2017, growing_sprites, sprites
+from topocaps.data.subsets import (
+    at_speeds,
+    from_slice,
+    in_slice,
+    some_glyphs,
+    some_images,
+    split_by_digit,
+    without_others,
+)
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
 from topocaps.study.fingerprint import stable
@@ -35,6 +44,12 @@ class Splits:
     name: str  #: of what is held out
     each: int | None  #: how many of every factor are measured; all where None
     validation: SequenceSet | None = None  #: for choices, where some are neither of the two
+    whole_train: SequenceSet | None = None  #: with all frames, where training lacks some
+
+    @property
+    def measured_train(self) -> SequenceSet:
+        """The training sequences as they are measured: with all frames."""
+        return self.train if self.whole_train is None else self.whole_train
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,8 @@ def _check_resolution(resolution: object) -> None:
 class Mnist:
     """Digits that turn, grow or change colour: 48,000 training images, measured on the test set.
 
-    The other 12,000 training images are for choices; see ``topocaps.data.mnist``.
+    The other 12,000 training images are for choices; see ``topocaps.data.mnist``. Where digits are
+    ``unseen``, these two sets lack them, and the test set has no others.
     """
 
     citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
@@ -113,6 +129,9 @@ class Mnist:
     #: index (row and column) of the pixel about which digits turn and scale; the middle where None
     centre: float | None = None
     speeds: tuple[int, ...] = (1,)  #: levels a frame, of which each moving factor has one at random
+    unseen: tuple[int, ...] = ()  #: digits that are held out, such as (8, 9)
+    #: number of training images, the first of every digit; all where None
+    images: int | None = None
 
     def __post_init__(self) -> None:
         if self.evaluated is not None:
@@ -122,6 +141,9 @@ class Mnist:
         centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
         object.__setattr__(self, "centre", centre)
         object.__setattr__(self, "speeds", whole_speeds(self.speeds))
+        object.__setattr__(self, "unseen", _some_digits(self.unseen))
+        if self.images is not None:
+            object.__setattr__(self, "images", whole_number("images", self.images))
 
     def identity(self) -> dict[str, Any]:
         return stable(
@@ -130,6 +152,8 @@ class Mnist:
             motion=(self.motion, "single"),
             centre=(self.centre, None),
             speeds=(self.speeds, (1,)),
+            unseen=(self.unseen, ()),
+            images=(self.images, None),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
@@ -140,7 +164,14 @@ class Mnist:
         def sequences(part: Digits) -> TransformedImages:
             return TransformedImages(part.images, motion, centre=self.centre)
 
-        return _of_mnist(folder, sequences, self.evaluated)
+        parts = digit_splits(folder)
+        name = "test images"
+        if self.unseen:
+            parts = split_by_digit(parts, self.unseen)
+            name = f"test images of {', '.join(map(str, self.unseen))}"
+        if self.images is not None:
+            parts = (some_images(parts[0], self.images), *parts[1:])
+        return _of_mnist(parts, sequences, self.evaluated, name)
 
 
 @dataclass(frozen=True)
@@ -153,7 +184,7 @@ class StillMnist:
         return stable("mnist-images")
 
     def load(self, folder: Path | None = None) -> Splits:
-        return _of_mnist(folder, _still)
+        return _of_mnist(digit_splits(folder), _still)
 
 
 @dataclass(frozen=True)
@@ -188,32 +219,69 @@ class MovedMnist:
         )
 
     def load(self, folder: Path | None = None) -> Splits:
-        return _of_mnist(folder, lambda part: MovedDigits(part.images, part.classes, self.moves))
+        return _of_mnist(
+            digit_splits(folder), lambda part: MovedDigits(part.images, part.classes, self.moves)
+        )
 
 
 @dataclass(frozen=True)
 class Letters:
-    """Letters that turn; every fifth letter is held out in all faces."""
+    """Letters that turn; every fifth letter is held out in all faces.
+
+    With ``arc=n``, training shows letters only in a slice of the circle, n frames of 24 degrees
+    wide and centred on upright: other frames are missing. Held-out sequences are whole. They start
+    at the slice, and measures of hidden frames show frames of the slice alone.
+    """
 
     citations: ClassVar[tuple[str, ...]] = ()
     share: float = 1.0  #: of the glyphs (letters in a face) of the others, that training has
     speeds: tuple[int, ...] = (1,)  #: turns of 24 degrees a frame; every sequence has one of them
+    arc: int | None = None  #: frames of a training sequence that are present; all where None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "speeds", whole_speeds(self.speeds))
         if not (isinstance(self.share, int | float) and 0 < self.share <= 1):
             raise BadInput(f"share must be a number above 0 and at most 1, not {self.share!r}")
+        if self.arc is not None:
+            self._check_arc()
+
+    def _check_arc(self) -> None:
+        if type(self.arc) is not int or not 3 <= self.arc < FRAMES:
+            raise BadInput(
+                f"arc must be a number of frames from 3 to {FRAMES - 1}, or None, not {self.arc!r}"
+            )
+        if self.speeds != (1,):
+            raise BadInput("arc is of letters that turn by 24 degrees a frame: leave out speeds")
 
     def identity(self) -> dict[str, Any]:
-        return stable("letters", share=(float(self.share), 1.0), speeds=(self.speeds, (1,)))
+        return stable(
+            "letters",
+            share=(float(self.share), 1.0),
+            speeds=(self.speeds, (1,)),
+            arc=(self.arc, None),
+        )
 
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = letters()
         if self.share < 1:
             train = some_glyphs(train, self.share)
+        if self.arc is not None:
+            return _of_arc(train, held_out, self.arc)
         if self.speeds != (1,):
             train, held_out = at_speeds(train, self.speeds), at_speeds(held_out, self.speeds)
         return Splits(train, held_out, "letters (drawn)", "letters never seen", None)
+
+
+def _of_arc(train: Sequences, held_out: Sequences, arc: int) -> Splits:
+    inside, held_inside = in_slice(train, arc), in_slice(held_out, arc)
+    return Splits(
+        without_others(train, inside),
+        from_slice(held_out, held_inside),
+        "letters (drawn)",
+        "letters never seen",
+        None,
+        whole_train=from_slice(train, inside),
+    )
 
 
 @dataclass(frozen=True)
@@ -279,11 +347,13 @@ class OwnSequences:
 
 
 def _of_mnist(
-    folder: Path | None, make: Callable[[Digits], SequenceSet], each: int | None = None
+    parts: tuple[Digits, Digits, Digits],
+    make: Callable[[Digits], SequenceSet],
+    each: int | None = None,
+    name: str = "test images",
 ) -> Splits:
-    parts = digit_splits(folder)
     train, validation, test = (replace(make(part), citations=part.citations) for part in parts)
-    return Splits(train, test, parts[0].source, "test images", each, validation)
+    return Splits(train, test, parts[0].source, name, each, validation)
 
 
 def _still(part: Digits) -> Sequences:
@@ -291,37 +361,20 @@ def _still(part: Digits) -> Sequences:
     return Sequences(part.images[:, None], order, classes, ("class",))
 
 
+def _some_digits(digits: int | Iterable[int]) -> tuple[int, ...]:
+    """Return digits as a sorted tuple; raise `BadInput` for others, or if no digit is left."""
+    several = tuple(digits) if isinstance(digits, Iterable) else (digits,)
+    if not all(type(one) is int and 0 <= one <= 9 for one in several) or len(set(several)) > 9:
+        raise BadInput(f"unseen must be some, not all, of the digits 0 to 9, not {digits!r}")
+    return tuple(sorted(set(several)))
+
+
 def whole_speeds(speeds: int | Iterable[int]) -> tuple[int, ...]:
     """Return speeds as a tuple; raise `BadInput` for what are not whole numbers."""
-    several = (speeds,) if isinstance(speeds, int) else tuple(speeds)
+    several = tuple(speeds) if isinstance(speeds, Iterable) else (speeds,)
     if not several or not all(type(speed) is int for speed in several):
         raise BadInput(f"speeds must be whole numbers of levels, not {speeds!r}")
     return several
-
-
-def at_speeds(sequences: Sequences, speeds: Sequence[int]) -> Sequences:
-    """Return sequences that come round at other speeds, which take turns from row to row.
-
-    >>> rows = torch.arange(10).reshape(2, 5)
-    >>> at_speeds(Sequences(torch.zeros(10, 1, 2, 2), rows, cyclic=True), (-1, 2)).order
-    tensor([[0, 4, 3, 2, 1],
-            [5, 7, 9, 6, 8]])
-    """
-    speed = torch.tensor(speeds)[torch.arange(len(sequences.order)) % len(speeds)]
-    frame = torch.arange(sequences.frames) * speed[:, None] % sequences.frames
-    return replace(sequences, order=sequences.order.gather(1, frame))
-
-
-def some_glyphs(train: Sequences, share: float) -> Sequences:
-    """Return the sequences of a share of the glyphs, at random; a smaller share is part of it."""
-    assert train.factors is not None and train.moving is not None
-    glyph = train.factors[train.order[:, 0], :2].unique(dim=0, return_inverse=True)[1]
-    count = int(glyph.max()) + 1
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    kept = torch.zeros(count, dtype=torch.bool)
-    kept[order[: max(1, round(share * count))]] = True
-    rows = kept[glyph]
-    return replace(train, order=train.order[rows], moving=train.moving[rows])
 
 
 def comes_round(data: Data) -> bool:

@@ -10,8 +10,8 @@ from topocaps.models.networks import paper_widths
 #: settings of data that older folders lack, with the values that they had
 LATER: dict[str | None, dict[str, Any]] = {
     "OwnSequences": {"closed": False},
-    "Mnist": {"speeds": [1]},
-    "Letters": {"share": 1.0, "speeds": [1]},
+    "Mnist": {"speeds": [1], "unseen": [], "images": None},
+    "Letters": {"share": 1.0, "speeds": [1], "arc": None},
 }
 
 

@@ -289,8 +289,41 @@ DIGITS_SMALL = replace(
 )
 DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, 13, 3)))
 
+_TVAE, _, _VAE = _with_convolutions(_OF_MNIST, MNIST)
+
+#: Digits 0 to 7, measured on 8 and 9: on a GPU, and for two cores.
+_UNSEEN = (8, 9)
+UNSEEN = (
+    _changed(MNIST, "unseen", MNIST.about, data=Mnist(unseen=_UNSEEN)),
+    replace(_TVAE, name=f"{MNIST.name}-unseen-tvae", data=Mnist(unseen=_UNSEEN)),
+    replace(_VAE, name=f"{MNIST.name}-unseen-vae", data=Mnist(unseen=_UNSEEN)),
+)
+_FEW_SMALL = replace(
+    DIGITS_SMALL, name="rolling/mnist-unseen-small", data=Mnist(evaluated=SOME, unseen=_UNSEEN)
+)
+_SMALL_TVAE, _, _SMALL_VAE = _as_small(_baselines(_FEW_SMALL, 13, 3))
+UNSEEN_SMALL = (_FEW_SMALL, _SMALL_TVAE, _SMALL_VAE)
+
+#: Digits from few training images; all of them train for as many steps.
+IMAGES = tuple(
+    replace(
+        recipe,
+        name=f"{MNIST.name}-{count}{ending}",
+        about=f"{recipe.about}; {count:,} training images",
+        data=Mnist(images=count),
+    )
+    for recipe, ending in ((MNIST, ""), (_TVAE, "-tvae"))
+    for count in (100, 1_000, 10_000)
+)
+
+#: Letters in a slice of the circle, 8 of 15 frames wide, measured on the whole circle.
+LETTERS_ARC = tuple(
+    replace(recipe, name=f"{recipe.name}-arc", data=Letters(arc=8))
+    for recipe in (_LETTERS, letters.TVAE, letters.PLAIN)
+)
+
 ROLLING = (
     *MNIST_MODELS, *MNIST_SETTINGS, *SPRITES_MODELS, *SPRITES_SETTINGS, *SPEEDS, *COMBINED,
     *SMALL_MODELS, *DIGITS_SMALL_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS,
-    *LETTERS_SPEEDS, *LETTERS_FEW,
+    *LETTERS_SPEEDS, *LETTERS_FEW, *UNSEEN, *UNSEEN_SMALL, *IMAGES, *LETTERS_ARC,
 )  # fmt: skip

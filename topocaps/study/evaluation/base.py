@@ -128,7 +128,7 @@ class BoundEvaluation(Evaluation[GenerativeModel]):
         return {
             **on(splits.held_out, model),
             "untrained": on(splits.held_out, untrained),
-            "train": on(splits.train, model),
+            "train": on(splits.measured_train, model),
         }
 
     def draw(self, run: Finished[GenerativeModel], held_out: SequenceSet) -> Mapping[str, Drawing]:

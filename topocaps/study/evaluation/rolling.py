@@ -85,7 +85,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         return {
             **on(splits.held_out, splits.each, model),
             "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.train, SOME, model),
+            "train": on(splits.measured_train, SOME, model),
         }
 
     def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
@@ -163,11 +163,14 @@ def motion_numbers(model: RollingVAE, sequences: SequenceSet) -> dict[str, Any]:
     ``certainty`` is the mean probability of the motion that is the likeliest given all frames, and
     ``probability`` holds the mean probabilities of all candidates, over the sequences of each of
     the most frequent motions.
+
+    Args:
+        sequences: a fixed set, of which some are measured, spread over all.
     """
     names = motion_names(model)
     if len(names) == 1:
         return {"candidates": names, "share": [1.0], "most_frequent": [0]}
-    x = examples(sequences, MEASURED)
+    x = sequences.show(spread(sequences.fixed(), MEASURED)).x
     frames = sequences.frames
     likeliest = _likeliest(model, x)
     share = likeliest.bincount(minlength=len(names)) / len(x)

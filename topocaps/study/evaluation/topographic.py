@@ -156,7 +156,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         return {
             **on(splits.held_out, splits.each, model),
             "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.train, SOME, model),
+            "train": on(splits.measured_train, SOME, model),
         }
 
     def fill(self, model: SequenceModel, recipe: BaseRecipe) -> Fill | None:
@@ -317,7 +317,7 @@ def generalisation(
     model: SequenceModel, recipe: BaseRecipe, trained_on: Mnist, data: Path | None
 ) -> dict[str, Any]:
     """Measure a model of single motions on rotation and hue together."""
-    moved = Mnist(motion="combined", centre=trained_on.centre)
+    moved = Mnist(motion="combined", centre=trained_on.centre, unseen=trained_on.unseen)
     combined = moved.load(data).held_out.balanced(SOME, EVALUATION_SEED)
     window = traversal_options(recipe).window
     found = evaluate(model, combined, window=window, seed=EVALUATION_SEED)

@@ -17,10 +17,11 @@ _LEGEND = (
     "others are predicted. 1 is perfect, 0 is the mean frame of the sequence (the best that a code "
     "can do which never changes), below 0 is worse. Frames that equal a visible one do not count.",
 )
+_POSES = {"in_training": "poses in training", "not_in_training": "poses not in training"}
 
 
 def visible_rows(columns: Sequence[Mapping[str, Any]], by_factor: bool = False) -> list[Quantity]:
-    """Return a row for every number of visible frames, and if wanted for each factor."""
+    """Return a row for every number of visible frames and every speed; if wanted, each factor."""
     rows = []
     measured: Mapping[str, Any] = next((m[VISIBLE] for m in columns if m.get(VISIBLE)), {})
     for count, one in measured.items():
@@ -31,4 +32,13 @@ def visible_rows(columns: Sequence[Mapping[str, Any]], by_factor: bool = False) 
             rows += [
                 Quantity((VISIBLE, count, "by_factor", name), f"– {name}", 2) for name in factors
             ]
+        rows += [
+            Quantity((VISIBLE, count, "by_speed", speed, "gain"), f"– speed {speed}", 2)
+            for speed in one.get("by_speed", {})
+        ]
+        rows += [
+            Quantity((VISIBLE, count, key, "gain"), f"– {label}", 2)
+            for key, label in _POSES.items()
+            if key in one
+        ]
     return rows

@@ -1,0 +1,110 @@
+"""Parts of data sets: some digits, some letters, some orientations, and other speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from topocaps.data.letter_images import FRAMES, orientations
+from topocaps.data.mnist_files import Digits
+from topocaps.data.sequences import Sequences
+from topocaps.errors import BadInput
+
+
+def split_by_digit(
+    parts: tuple[Digits, Digits, Digits], held_out: Sequence[int]
+) -> tuple[Digits, Digits, Digits]:
+    """Return training and validation images without some digits, and test images of these alone."""
+    train, validation, test = parts
+    return (
+        _where(train, ~_shows(train, held_out)),
+        _where(validation, ~_shows(validation, held_out)),
+        _where(test, _shows(test, held_out)),
+    )
+
+
+def _shows(digits: Digits, which: Sequence[int]) -> Tensor:
+    return torch.isin(digits.classes, torch.tensor(which, dtype=digits.classes.dtype))
+
+
+def _where(digits: Digits, rows: Tensor) -> Digits:
+    """Return some images, by booleans or by indices."""
+    return replace(digits, images=digits.images[rows], classes=digits.classes[rows])
+
+
+def some_images(digits: Digits, count: int) -> Digits:
+    """Return ``count`` images, of every class the first ones; a smaller number is part of it.
+
+    >>> digits = Digits(torch.arange(6)[:, None, None].byte(), torch.tensor([0, 0, 0, 1, 1, 1]))
+    >>> some_images(digits, 4).images.flatten().tolist()
+    [0, 3, 1, 4]
+    """
+    total = len(digits.images)
+    if count > total:
+        raise BadInput(f"there are {total:,} training images, so images cannot be {count:,}")
+    rank = torch.zeros(total, dtype=torch.int64)
+    for which in digits.classes.unique():
+        same = digits.classes == which
+        rank[same] = torch.arange(int(same.sum()))
+    chosen = (rank * 256 + digits.classes).argsort(stable=True)[:count]
+    return _where(digits, chosen)
+
+
+def some_glyphs(train: Sequences, share: float) -> Sequences:
+    """Return the sequences of a share of the glyphs, at random; a smaller share is part of it."""
+    assert train.factors is not None and train.moving is not None
+    glyph = train.factors[train.order[:, 0], :2].unique(dim=0, return_inverse=True)[1]
+    count = int(glyph.max()) + 1
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    kept = torch.zeros(count, dtype=torch.bool)
+    kept[order[: max(1, round(share * count))]] = True
+    rows = kept[glyph]
+    return replace(train, order=train.order[rows], moving=train.moving[rows])
+
+
+def at_speeds(sequences: Sequences, speeds: Sequence[int]) -> Sequences:
+    """Return sequences that come round at other speeds, which take turns from row to row.
+
+    >>> rows = torch.arange(10).reshape(2, 5)
+    >>> at_speeds(Sequences(torch.zeros(10, 1, 2, 2), rows, cyclic=True), (-1, 2)).order
+    tensor([[0, 4, 3, 2, 1],
+            [5, 7, 9, 6, 8]])
+    """
+    speed = torch.tensor(speeds)[torch.arange(len(sequences.order)) % len(speeds)]
+    frame = torch.arange(sequences.frames) * speed[:, None] % sequences.frames
+    return replace(sequences, order=sequences.order.gather(1, frame))
+
+
+def in_slice(letters: Sequences, arc: int) -> Tensor:
+    """Return which images of `letters` are in a slice of the circle: booleans (images,).
+
+    The slice is centred on upright letters, and ``arc`` frames of 24 degrees wide. So it holds as
+    many frames of every sequence.
+    """
+    return (orientations(letters) + arc / 2) % FRAMES < arc
+
+
+def without_others(letters: Sequences, kept: Tensor) -> Sequences:
+    """Return letters of which only the images that are ``kept`` (images,) are present.
+
+    The pixels of the others are 0, so that nothing can be learned from them.
+    """
+    images = letters.images * kept.reshape(-1, 1, 1, 1)
+    return replace(letters, images=images, present=kept)
+
+
+def from_slice(letters: Sequences, inside: Tensor) -> Sequences:
+    """Return the whole sequences, which start at their first frame in a slice of the circle.
+
+    The slice is that of training, so frames of it alone are shown when gains are measured.
+
+    Args:
+        inside: which images are in the slice, (images,); they are contiguous in every sequence.
+    """
+    first = inside[letters.order] & ~inside[letters.order.roll(1, 1)]
+    start = first.to(torch.uint8).argmax(1, keepdim=True)
+    time = (start + torch.arange(letters.frames)) % letters.frames
+    return replace(letters, order=letters.order.gather(1, time), cyclic=False, in_training=inside)
