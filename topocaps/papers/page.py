@@ -17,6 +17,7 @@ from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
 from topocaps.papers.overview import overview, selection
 from topocaps.papers.predictions import PICTURES, draw_gains
 from topocaps.papers.results import Results, length_of
+from topocaps.papers.rolling_tables import GUIDE
 from topocaps.papers.table import Table
 from topocaps.papers.tables import TABLES
 from topocaps.study import figures, result_figures
@@ -82,7 +83,7 @@ def write_page(results: Results) -> Path:
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
     told = {name: parts for name, parts in sections.items() if parts}
-    head = [_HEAD, *overview(results, told), _LEGEND]
+    head = [_HEAD, *overview(results, told), _LEGEND, GUIDE]
     parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
     write_atomically(page, "\n\n".join([*head, *parts]) + "\n")

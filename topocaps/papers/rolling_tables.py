@@ -9,17 +9,36 @@ from topocaps.papers.recipes import rolling
 from topocaps.papers.table import Table
 from topocaps.study.recipe import BaseRecipe
 
-_NOTE = (
-    "*n visible*: the gain on hidden frames when n contiguous frames of a held-out sequence are "
-    "shown, from a place that is drawn; all models are asked for the same frames. Hidden frames "
-    "that equal a visible one do not count, except in the lines *all frames*. Codes are posterior "
-    "means. The values of a single seed have 95 % intervals over at most 300 sequences. "
-    "*log p(x) ≥*: bounds with K samples, nats a frame; all frames are visible, and the bound of a "
-    "model with a given motion is conditional on it. Samples of a VAE are weighted frame by frame: "
-    "its frames are independent, so this is a bound on whole sequences, and tighter than with the "
-    "weights of whole sequences that the other models need. *seconds*: of training, divided by the "
-    "number of seeds that trained at the same time."
-)
+#: Section of the page that explains these tables.
+GUIDE = """<a id="hidden-frames"></a>
+
+## How to read the tables of hidden frames
+
+These are the tables of rolling VAEs and of what they are compared with.
+
+- *n visible*: the gain on hidden frames when n contiguous frames of a held-out sequence are shown,
+  from a place that is drawn. All models are asked for the same frames. Hidden frames that equal a
+  visible one do not count, except in the lines *all frames*. Codes are posterior means. The values
+  of a single seed have 95 % intervals over at most 300 sequences.
+- *log p(x) ≥*: bounds with K samples, nats a frame. All frames are visible, and the bound of a
+  model with a given motion is conditional on it. Samples of a VAE are weighted frame by frame: its
+  frames are independent, so this is a bound on whole sequences, and tighter than with the weights
+  of whole sequences that the other models need.
+- *seconds*: of training, divided by the number of seeds that trained at the same time.
+- *Training*: the rolling VAE is shown some frames and asked for all. TVAE, Bubble and VAE are
+  trained as in the paper, with all frames visible; frames are hidden from them only when gains are
+  measured. They predict a hidden frame by a roll of t of the nearest visible frame, one site a
+  frame.
+- *Networks*: all models of a table have the same data, widths of networks and number of steps. TVAE
+  and Bubble have a second encoder, for u. Convolutional networks are alike in all models, and so is
+  their initialisation. Perceptrons of the rolling VAE have SiLU and are initialised as He et al.
+  (2015) propose. Those of TVAE, Bubble and VAE have ReLU and PyTorch's initialisation, as in the
+  paper.
+- *Optimisers*: of MNIST and of sprites of 64 x 64 pixels, the same for all models. Of letters, and
+  in tables for two cores, they differ: Adam with a learning rate of 0.003, β = (0.9, 0.99) and a
+  warm-up of 100 steps for the rolling VAE; with 0.002, (0.9, 0.95) and no warm-up for TVAE, Bubble
+  and VAE."""
+_READ = "[How to read it](#hidden-frames)."
 
 
 def _predictions(
@@ -39,14 +58,14 @@ def _predictions(
         recipes,
         predictions(factors, repeated, speeds, returning, poses),
         picture="predicted",
-        note=f"{note} {_NOTE}".strip(),
+        note=f"{note} {_READ}".strip(),
         seeds=seeds,
         predicted=predicted,
         one_by_one=True,
     )
 
 
-def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int, differ: str) -> Table:
+def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int) -> Table:
     return Table(
         title,
         recipes,
@@ -57,7 +76,7 @@ def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int, differ: str
         "from all frames, a topographic model from the frames of a window, a VAE from one frame. "
         "*of one frame*: the code of a rolling VAE that sees one frame. *power*: the power of each "
         "frequency along the sites of every capsule, which no roll changes. *pixels*: one frame. "
-        f"{differ}",
+        f"{_READ}",
         seeds=seeds,
         one_by_one=True,
     )
@@ -69,29 +88,6 @@ _OF_ALL_IMAGES = ("rolling/mnist", "rolling/mnist-tvae-convolutions")
 _DIGITS = ("rotation", "scale", "hue")
 _OF_SPRITES = ("x", "y", "orientation", "scale")
 _ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
-_SAME = (
-    "All models have the same data, widths of networks and number of steps. TVAE and Bubble have a "
-    "second encoder, for u."
-)
-_HIDDEN = (
-    "In training, the rolling VAE is shown some frames and asked for all. TVAE, Bubble and VAE are "
-    "trained as in the paper, with all frames visible; frames are hidden from them only when gains "
-    "are measured. They predict a hidden frame by a roll of t of the nearest visible frame, one "
-    "site a frame."
-)
-_PERCEPTRONS = (
-    "Perceptrons of the rolling VAE have SiLU and are initialised as He et al. (2015) propose. "
-    "Those of TVAE, Bubble and VAE have ReLU and PyTorch's initialisation, as in the paper."
-)
-_CONVOLUTIONS = "Convolutional networks are alike in all models, and so is their initialisation."
-_OPTIMISERS = (
-    "The optimisers differ: Adam with a learning rate of 0.003, β = (0.9, 0.99) and a warm-up of "
-    "100 steps for the rolling VAE; with 0.002, (0.9, 0.95) and no warm-up for TVAE, Bubble and "
-    "VAE."
-)
-_ON_A_GPU = f"{_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_PERCEPTRONS} {_HIDDEN}"
-_ON_TWO_CORES = f"{_SAME} {_OPTIMISERS} {_PERCEPTRONS} {_HIDDEN}"
-
 _NO_EIGHTS = (
     "Training has no image of an 8 or a 9. Test sequences show images of these two digits alone."
 )
@@ -108,8 +104,7 @@ ROLLING_TABLES = {
     "rolling-mnist": _predictions(
         "Rolling VAE: MNIST sequences",
         rolling.MNIST_MODELS,
-        _ON_A_GPU,
-        _DIGITS,
+        factors=_DIGITS,
         predicted=(
             "rolling/mnist", "rolling/mnist-tvae-convolutions", "rolling/mnist-vae-convolutions",
         ),
@@ -124,7 +119,7 @@ ROLLING_TABLES = {
     "rolling-sprites": _predictions(
         "Rolling VAE: sprites of 64 x 64 pixels",
         rolling.SPRITES_MODELS,
-        f"{_ON_A_GPU} {_SCALE}",
+        _SCALE,
         _OF_SPRITES,
         ("scale",),
         predicted=(
@@ -146,7 +141,7 @@ ROLLING_TABLES = {
         rolling.SPEEDS,
         "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels a frame. Models other than "
         f"the first take it for 1. {_SPEEDS} At speed 2 a sequence comes round after 9 frames, so "
-        f"9 visible ones leave no new frames. {_CONVOLUTIONS} {_HIDDEN}",
+        "9 visible ones leave no new frames.",
         _DIGITS,
         speeds=(1, 2),
         returning=(2,),
@@ -155,8 +150,7 @@ ROLLING_TABLES = {
         "Rolling VAE: rotation and hue together",
         rolling.COMBINED,
         "Digits turn and change hue as in Figure 1. *Independent directions*: each of the two "
-        "motions goes forwards or backwards. Test sequences of the two kinds differ. "
-        f"{_CONVOLUTIONS} {_HIDDEN}",
+        "motions goes forwards or backwards. Test sequences of the two kinds differ.",
         predicted=(
             "rolling/combined",
             "rolling/combined-tvae-convolutions",
@@ -166,7 +160,7 @@ ROLLING_TABLES = {
     "rolling-small": _predictions(
         "Rolling VAE: sprites of 32 x 32 pixels, for two cores",
         rolling.SMALL_MODELS,
-        f"{_ON_TWO_CORES} {_SCALE}",
+        _SCALE,
         _OF_SPRITES,
         ("scale",),
         predicted=(
@@ -177,7 +171,7 @@ ROLLING_TABLES = {
     "letters-models": _predictions(
         "Rolling VAE: letters that turn, for two cores",
         rolling.LETTERS_MODELS,
-        f"{_ON_TWO_CORES} Letters are held out in all faces.",
+        "Letters are held out in all faces.",
         predicted=("letters/rolling", "letters/tvae", "letters/vae"),
     ),
     "letters-settings": _predictions(
@@ -190,7 +184,7 @@ ROLLING_TABLES = {
         "Rolling VAE: letters that turn in either direction, or at any speed",
         rolling.LETTERS_SPEEDS,
         "Half of the sequences turn backwards; in the last row, a fifth has each velocity. "
-        f"{_SPEEDS} {_ON_TWO_CORES}",
+        f"{_SPEEDS}",
         seeds=1,
         speeds=(1, 2),
     ),
@@ -201,7 +195,7 @@ ROLLING_TABLES = {
             *rolling.LETTERS_FEW,
         ),
         "A glyph is a letter in a face; models train on 10 %, 30 % or all of the 588, for as many "
-        f"steps. {_OPTIMISERS} {_PERCEPTRONS} {_HIDDEN}",
+        "steps.",
         seeds=1,
     ),
     "letters-arc": _predictions(
@@ -211,8 +205,7 @@ ROLLING_TABLES = {
         "upright. The others are missing. Held-out letters turn by the whole circle; visible "
         "frames are in the slice. *in the slice*, *outside*: hidden frames there. Training shows "
         "no letter outside the slice, but strokes on every side of the centre. Some letters look "
-        "outside it as others do inside: o and s do not change by half a turn, and n becomes u. "
-        f"{_ON_TWO_CORES}",
+        "outside it as others do inside: o and s do not change by half a turn, and n becomes u.",
         predicted=("letters/rolling-arc", "letters/tvae-arc", "letters/vae-arc"),
         seeds=1,
         poses={"in the slice": "in_training", "outside": "not_in_training"},
@@ -220,7 +213,7 @@ ROLLING_TABLES = {
     "rolling-unseen": _predictions(
         "Rolling VAE: trained on digits 0 to 7, tested on 8 and 9",
         rolling.UNSEEN,
-        f"{_NO_EIGHTS} {_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_HIDDEN}",
+        _NO_EIGHTS,
         _DIGITS,
         predicted=(
             "rolling/mnist-unseen", "rolling/mnist-unseen-tvae", "rolling/mnist-unseen-vae",
@@ -230,7 +223,7 @@ ROLLING_TABLES = {
     "rolling-unseen-small": _predictions(
         "Rolling VAE: trained on digits 0 to 7, tested on 8 and 9, for two cores",
         rolling.UNSEEN_SMALL,
-        f"{_NO_EIGHTS} {_ON_TWO_CORES}",
+        _NO_EIGHTS,
         _DIGITS,
         predicted=tuple(recipe.name for recipe in rolling.UNSEEN_SMALL),
         seeds=1,
@@ -242,8 +235,7 @@ ROLLING_TABLES = {
             *rolling.IMAGES,
         ),
         "Models train on the first 100, 1,000 or 10,000 of the 48,000 images, of each digit "
-        "equally many, or on all, for as many steps. Every step moves images anew. "
-        f"{_SAME} The optimiser is the same, too. {_CONVOLUTIONS} {_HIDDEN}",
+        "equally many, or on all, for as many steps. Every step moves images anew.",
         _DIGITS,
         seeds=1,
     ),
@@ -251,13 +243,11 @@ ROLLING_TABLES = {
         "Rolling VAE: linear probes of the digit",
         tuple(r for r in rolling.MNIST_MODELS if r.name.endswith(_PROBED)),
         seeds=3,
-        differ=_CONVOLUTIONS,
     ),
     "rolling-digits-small": _probed(
         "Rolling VAE: linear probes of the digit, for two cores",
         rolling.DIGITS_SMALL_MODELS,
         seeds=1,
-        differ=f"{_SAME} {_OPTIMISERS} {_PERCEPTRONS}",
     ),
 }  # fmt: skip
 
