@@ -143,6 +143,10 @@ def part_whole():
     return [find("capsules/mnist").build((1, 28, 28), seed).cuda() for seed in range(3)]
 
 
+def rolling(name):
+    return [find(f"rolling/{name}").build(FRAME, seed).cuda() for seed in range(2)]
+
+
 def two_axes(name="axes"):
     recipe = find(f"sprites/{name}")
     return [recipe.build((1, 32, 32), seed).cuda() for seed in range(2)]
@@ -226,6 +230,12 @@ def comparisons():
         "kernel against plain products": kernels,
         **ways,
         "part-whole models, mapped": lambda: compared(part_whole, of_digits, shortened),
+        **{
+            f"rolling VAEs, {name}": functools.partial(
+                on_digits, functools.partial(rolling, name), training=shortened
+            )
+            for name in ("mnist-perceptrons", "mnist-unknown")
+        },
         "capsules of two axes": lambda: compared(two_axes, of_sprites, SMALL),
         "capsules of two axes, apart": lambda: compared(
             functools.partial(two_axes, "axes-apart"), of_sprites, SMALL
