@@ -8,6 +8,7 @@ from topocaps.data.mnist_files import digits, mnist
 from topocaps.data.moved import MovedDigits, Moves
 from topocaps.data.sequences import Batch, Sequences, SequenceSet
 from topocaps.data.sprite_images import render, sprites
+from topocaps.data.times import at_times
 from topocaps.data.transforms import TransformedImages
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "SequenceSet",
     "Sequences",
     "TransformedImages",
+    "at_times",
     "digits",
     "from_images",
     "letters",
