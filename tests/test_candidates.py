@@ -13,7 +13,7 @@ import topocaps as tc
 from topocaps.latents.motion import Changing, Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
 from topocaps.models.base import build
-from topocaps.models.candidates import PathSums
+from topocaps.models.experts import PathSums
 from topocaps.papers.recipes.letters import ROLLING
 from topocaps.study.evaluation.rolling import motion_names
 from topocaps.study.recipe import BaseRecipe

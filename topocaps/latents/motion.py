@@ -228,6 +228,11 @@ class CapsuleMotion(nn.Module):
         return self.log_prior.shape[-1]
 
     @property
+    def all_candidates(self) -> Tensor:
+        """Indices of all candidates, (candidates, 1)."""
+        return torch.arange(len(self), device=self.log_prior.device)[:, None]
+
+    @property
     def velocities(self) -> Tensor:
         """Velocities of every candidate, in sites a frame: (candidates, capsules, axes).
 

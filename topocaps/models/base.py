@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 from topocaps.latents.masking import zero_missing
+from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Linear
 
@@ -200,6 +201,12 @@ def build(config: dict[str, Any]) -> GenerativeModel:
             if unknown
             else f"this version cannot build a {kind} from this config: {error}"
         ) from error
+
+
+def settings_in(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a ``config`` without its kind, and its topography as an object."""
+    settings = {name: value for name, value in config.items() if name != "kind"}
+    return settings | {"topography": Topography(**config["topography"])}
 
 
 def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.latents.student_t import TopographicStudentT
 from topocaps.latents.topography import Topography
-from topocaps.models.base import FAMILIES
+from topocaps.models.base import FAMILIES, settings_in
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
 from topocaps.models.topographic import VAE, TopographicVAE
@@ -132,6 +131,47 @@ def halving_channels(
     return tuple(size[0] for size in _sizes(frame_shape, channels)[1:])
 
 
+class Convolutions:
+    """Convolutional encoders and decoders of one size, as `Networks`."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        topography: Topography,
+        channels: tuple[int, ...] | None = None,
+        hidden: int | None = None,
+        likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        activation: str = RELU,
+    ) -> None:
+        if activation not in _BETWEEN:
+            raise BadInput(f"activation must be {' or '.join(_BETWEEN)}, not {activation!r}")
+        self.frame_shape, self.topography = tuple(frame_shape), topography
+        self.channels = halving_channels(frame_shape, channels)
+        self.hidden = None if hidden is None else whole_number("hidden", hidden)
+        self.likelihood, self.activation = Likelihood.of(likelihood), activation
+
+    def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
+        latent = (self.topography.capsules, *(shape or self.topography.shape))
+        return ConvEncoder(self.frame_shape, latent, self.channels, self.hidden, self.activation)
+
+    def decoder(self, centre: float = 0.0) -> FrameDecoder:
+        latent = (self.topography.capsules, *self.topography.shape)
+        settings = self.channels, self.likelihood, centre, self.hidden, self.activation
+        return ConvDecoder(self.frame_shape, latent, *settings)
+
+    def config(self) -> dict[str, Any]:
+        """Return the settings; later options only where they differ from the default."""
+        return {
+            "networks": "convolutional",
+            "frame_shape": list(self.frame_shape),
+            "topography": self.topography.settings(),
+            "channels": list(self.channels),
+            "likelihood": self.likelihood.value,
+            **({} if self.activation == RELU else {"activation": self.activation}),
+            **({} if self.hidden is None else {"hidden": self.hidden}),
+        }
+
+
 def convolutional(
     frame_shape: tuple[int, ...],
     topography: Topography,
@@ -158,63 +198,25 @@ def convolutional(
     >>> model.sample(2, frames=5).shape
     torch.Size([2, 5, 3, 16, 16])
     """
-    if activation not in _BETWEEN:
-        raise BadInput(f"activation must be {' or '.join(_BETWEEN)}, not {activation!r}")
-    shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
-    layers: dict[str, Any] = {} if activation == RELU else {"activation": activation}
-    if hidden is not None:
-        layers["hidden"] = hidden
-    latent = (topography.capsules, *topography.shape)
-    config: dict[str, Any] = {
-        "kind": kind.__name__,
-        "networks": "convolutional",
-        "frame_shape": list(shape),
-        "topography": topography.settings(),
-        "channels": list(channels),
-        "likelihood": Likelihood.of(likelihood).value,
-        **layers,
-    }
-    z_given_x = ConvEncoder(shape, latent, channels, **layers)
-    model: TopographicVAE | VAE
+    networks = Convolutions(frame_shape, topography, channels, hidden, likelihood, activation)
     if issubclass(kind, TopographicVAE):
-        centre = _centre(topography, mu) if centred else 0.0
-        u_shape = (topography.capsules, *topography.u_shape)
-        u_given_x = ConvEncoder(shape, u_shape, channels, **layers)
-        x_given_t = ConvDecoder(shape, latent, channels, likelihood, centre, **layers)
-        model = kind(z_given_x, u_given_x, x_given_t, topography, mu, epsilon=epsilon)
-        config |= {"mu": float(mu), "centred": centred}
-        if epsilon:
-            config["epsilon"] = float(epsilon)
-    else:
-        if centred:
-            raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
-        if epsilon:
-            raise BadInput("a VAE has no energies to add epsilon to")
-        x_given_t = ConvDecoder(shape, latent, channels, likelihood, **layers)
-        model = kind(z_given_x, x_given_t, topography)
-    model.config = config
-    return model
+        return kind.of_networks(networks, mu, centred, epsilon=epsilon)
+    if centred:
+        raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
+    if epsilon:
+        raise BadInput("a VAE has no energies to add epsilon to")
+    return kind.of_networks(networks)
 
 
 def from_config(config: dict[str, Any]) -> TopographicVAE | VAE:
     """A fresh model from the settings that ``convolutional`` recorded."""
-    settings = {key: value for key, value in config.items() if key != "networks"}
-    kinds: dict[str, type[TopographicVAE] | type[VAE]] = {
-        one.__name__: one for one in (TopographicVAE, VAE)
-    }
-    settings["kind"] = kinds[settings["kind"]]
-    settings["topography"] = Topography(**settings["topography"])
-    return convolutional(**settings)
+    settings = {name: v for name, v in settings_in(config).items() if name != "networks"}
+    kinds: dict[str, type[TopographicVAE] | type[VAE]]
+    kinds = {"TopographicVAE": TopographicVAE, "VAE": VAE}
+    return convolutional(**settings | {"kind": kinds[config["kind"]]})
 
 
 FAMILIES["convolutional"] = from_config
-
-
-def _centre(topography: Topography, mu: float) -> float:
-    """The mean of t under the prior."""
-    if topography.degrees_of_freedom < 2:
-        raise BadInput("a decoder cannot be centred where t has no mean: window and reach are 1")
-    return TopographicStudentT(topography, topography.window, mu).mean.mean().item()
 
 
 def _sizes(

@@ -1,14 +1,13 @@
 """What the data are worth under a model: the ELBO, importance-weighted bounds, the paper's number.
 
-Stands under the models: they return these nouns, and the estimators see a model only through
-``posterior`` and ``draw``.
+Models return these nouns, and the estimators see a model only through ``posterior`` and ``draw``.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.distributions import Normal
 from topocaps.errors import BadInput, whole_number
 from topocaps.latents.masking import zero_missing
 from topocaps.latents.topography import KELLER_2021
+from topocaps.models.base import GenerativeModel
 from topocaps.references import cites
 
 BURDA_2016 = """\
@@ -27,6 +27,8 @@ BURDA_2016 = """\
   year = {2016},
   url = {https://arxiv.org/abs/1509.00519},
 }"""
+
+VALUES_IN_MEMORY = 16_000_000  # of decoded frames
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,59 @@ class Evidence:
     def elbo(self) -> Tensor:
         """log p(x|t) - KL(q_z) - KL(q_u) for every frame (Eq. 12)."""
         return self.log_px_given_t - self.kl_z - self.kl_u
+
+
+@dataclass(frozen=True)
+class RollingEvidence:
+    """Terms of the bound on log p(x_1..S) in nats, each (batch, time).
+
+    ``kl`` is that of the code of the sequence (and of its motion, if that is unknown), divided
+    equally among the present frames. So the sum of ``elbo`` over time is the sequence's bound.
+    ``kl`` is an estimate from one sample of the code if it has no closed form.
+    """
+
+    log_px_given_t: Tensor
+    kl: Tensor
+
+    @classmethod
+    def of_sequence(cls, log_px: Tensor, kl: Tensor, mask: Tensor | None) -> Self:
+        """Divide the KL of sequences, (batch,), among their present frames.
+
+        Args:
+            log_px: log p(x|t) of every frame, (batch, time).
+            kl: (batch,).
+            mask: booleans (batch, time), True where a frame is present.
+        """
+        return cls(log_px, kl[..., None] * _share(log_px, mask))
+
+    @classmethod
+    def of_motions(cls, log_px: Tensor, log_weights: Tensor, mask: Tensor | None) -> Self:
+        """Sum out candidate motions: the bound is the log of the summed weights.
+
+        ``log_px_given_t`` is the mean under the weights of the candidates, and ``kl`` the rest.
+
+        Args:
+            log_px: log p(x|t) of every frame for every candidate, (candidates, batch, time).
+            log_weights: log p(v) p(x, t|v) / q(t|v), (candidates, batch).
+            mask: booleans (batch, time), True where a frame is present.
+
+        >>> log_px = torch.tensor([[[-1.0, -2.0]], [[-1.0, -2.0]]])  # the candidates are alike
+        >>> log_weights = torch.tensor([[0.5], [0.5]]).log() + log_px.sum(-1)
+        >>> RollingEvidence.of_motions(log_px, log_weights, None).elbo
+        tensor([[-1., -2.]])
+        """
+        expected, _ = _expected(log_px, log_weights)
+        return cls.of_sequence(expected, expected.sum(-1) - log_weights.logsumexp(0), mask)
+
+    @property
+    def elbo(self) -> Tensor:
+        """log p(x|t) - KL for every frame."""
+        return self.log_px_given_t - self.kl
+
+    @property
+    def objective(self) -> Tensor:
+        """Quantity that training maximises: ``elbo``."""
+        return self.elbo
 
 
 @dataclass(frozen=True)
@@ -98,12 +153,22 @@ def summed_out(log_px: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tens
     if len(log_px) == 1:
         return log_px[0], torch.ones_like(log_px[..., 0])
     whole = log_px.sum(-1)
-    p_axis = whole.softmax(0).detach()
-    given = torch.where(p_axis[..., None] > 0, p_axis[..., None] * log_px, 0.0).sum(0)
+    given, p_axis = _expected(log_px, whole)
     left = whole.logsumexp(0) - math.log(len(log_px)) - given.sum(-1)
-    part = torch.ones_like(log_px[0]) if mask is None else mask.to(log_px.dtype)
-    part = part / part.sum(-1, keepdim=True).clamp_min(1)
-    return given + left[..., None] * part, p_axis
+    return given + left[..., None] * _share(given, mask), p_axis
+
+
+def _expected(log_px: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p(x|t) of every frame, expected under weighted candidates, and their posterior."""
+    posterior = log_weights.softmax(0).detach()
+    weight = posterior[..., None]
+    return torch.where(weight > 0, weight * log_px, 0.0).sum(0), posterior
+
+
+def _share(log_px: Tensor, mask: Tensor | None) -> Tensor:
+    """Return equal shares of the present frames of a sequence, (…, time), which sum to 1."""
+    share = torch.ones_like(log_px) if mask is None else mask.to(log_px.dtype)
+    return share / share.sum(-1, keepdim=True).clamp_min(1)
 
 
 @runtime_checkable
@@ -167,7 +232,7 @@ def log_weights(
     model: LatentModel,
     x: Tensor,
     samples: int,
-    values_in_memory: int = 16_000_000,
+    values_in_memory: int = VALUES_IN_MEMORY,
     mask: Tensor | None = None,
 ) -> Tensor:
     """(samples, batch, time) importance weights of frames, in nats.
@@ -184,23 +249,25 @@ def log_weights(
     x = zero_missing(x, mask)
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
-    at_once = max(1, values_in_memory // x.numel())
-    drawn = (
-        model.draw(x, posterior, min(at_once, samples - done), mask).log_weights
-        for done in range(0, samples, at_once)
-    )
-    weights = torch.cat(list(drawn))
+    counts = chunks(samples, x.numel(), values_in_memory)
+    weights = torch.cat([model.draw(x, posterior, n, mask).log_weights for n in counts])
     return weights if mask is None else torch.where(mask, weights, 0.0)
 
 
-class BoundedModel(Protocol):
-    """What `log_px` asks of a model."""
+def chunks(samples: int, size: int, values_in_memory: int = VALUES_IN_MEMORY) -> list[int]:
+    """Divide samples, of ``size`` values each, into numbers that are decoded at once.
 
-    def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor: ...
+    >>> chunks(5, size=10, values_in_memory=20)
+    [2, 2, 1]
+    """
+    at_once = max(1, values_in_memory // size)
+    return [min(at_once, samples - done) for done in range(0, samples, at_once)]
 
 
 @cites(BURDA_2016)
-def log_px(model: BoundedModel, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
+def log_px(
+    model: GenerativeModel, x: Tensor, samples: int = 10, mask: Tensor | None = None
+) -> Tensor:
     """The joint importance-weighted bound on log p(x_1..S) / S, nats a frame, (batch,).
 
     True for any window; looser at equal ``samples`` than a frame's own bound, and not comparable

@@ -1,18 +1,17 @@
-"""What single frames say of the code of their sequence, and how it adds up."""
+"""What single frames say of the code of their sequence, and its posterior under each motion."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from torch import Tensor, nn
-from torch.distributions import Normal
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Normal
 
+from topocaps.latents.motion import CapsuleMotion
 from topocaps.latents.paths import Paths
-from topocaps.models.convolutional import decoding_layers, encoding_layers, silu
-from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
+from topocaps.models.networks import GaussianEncoder
 
 LARGEST = 8.0  # magnitude of the log-precision of a frame
 
@@ -32,85 +31,156 @@ class ExpertEncoder(GaussianEncoder):
         )
 
 
-def perceptrons(
-    frame_shape: tuple[int, ...],
-    latent_shape: tuple[int, ...],
-    hidden: Sequence[int],
-    likelihood: Likelihood,
-) -> tuple[ExpertEncoder, FrameDecoder]:
-    """Return an encoder and a decoder with SiLU between their layers.
-
-    Args:
-        frame_shape: shape of one frame.
-        latent_shape: shape of a code, (capsules, *shape).
-        hidden: widths of the encoder's hidden layers; the decoder has them in reverse order.
-        likelihood: what the decoder's outputs mean.
-    """
-    pixels, latents = math.prod(frame_shape), math.prod(latent_shape)
-    encoder = _silu_mlp([pixels, *hidden, 2 * latents])
-    decoder = _silu_mlp([latents, *reversed(hidden), pixels])
-    for network in (encoder, decoder):
-        keep_size(network)
-    return (
-        ExpertEncoder(encoder, len(frame_shape), latent_shape),
-        FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
-    )
-
-
-def convolutions(
-    frame_shape: tuple[int, ...],
-    latent_shape: tuple[int, ...],
-    channels: tuple[int, ...],
-    hidden: int | None,
-    likelihood: Likelihood,
-) -> tuple[ExpertEncoder, FrameDecoder]:
-    """Return a convolutional encoder and its mirror image, with SiLU between their layers.
-
-    Args:
-        frame_shape: shape of one frame, (colours, height, width).
-        latent_shape: shape of a code, (capsules, *shape).
-        channels: channels of the encoder, one for each halving of the frame.
-        hidden: width of a linear layer between convolutions and code, or None.
-        likelihood: what the decoder's outputs mean.
-    """
-    latents = math.prod(latent_shape)
-    encoder = encoding_layers(frame_shape, channels, hidden, 2 * latents, silu)
-    decoder = decoding_layers(frame_shape, channels, hidden, latents, silu)
-    return (
-        ExpertEncoder(encoder, len(frame_shape), latent_shape),
-        FrameDecoder(decoder, frame_shape, len(latent_shape), likelihood),
-    )
-
-
-def _silu_mlp(widths: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(widths):
-        layers += [Linear(inputs, outputs), nn.SiLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def rolled_back(expert: Normal, paths: Paths, shifts: Tensor) -> tuple[Tensor, Tensor]:
+def rolled_back(
+    expert: Normal, paths: Paths, shifts: Tensor, visible: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return what frames say of the code of frame 0, if it is rolled by ``shifts`` in them.
 
     The result is their precisions, and the products of precisions and means. Both add up over
-    frames.
+    frames, and are 0 for frames that are not visible.
 
     Args:
-        expert: what the frames say of the codes that they show, (…, capsules, *shape).
+        expert: what the frames say of the codes that they show, (batch, time, capsules, *shape).
         paths: the rolls.
-        shifts: sites, (…, capsules, axes), which broadcasts with the first axes of ``expert``.
+        shifts: sites, (…, batch, time, capsules, axes), or with 1 in place of batch or capsules.
+        visible: booleans (batch, time).
     """
     precision = paths.roll_precision(expert.variance.reciprocal(), -shifts)
-    return precision, precision * paths.roll(expert.mean, -shifts)
+    weighted = precision * paths.roll(expert.mean, -shifts)
+    seen = visible.reshape(*visible.shape, *(1,) * (1 + len(paths.shape)))
+    return torch.where(seen, precision, 0.0), torch.where(seen, weighted, 0.0)
 
 
 def product_of_experts(precision: Tensor, weighted_mean: Tensor) -> Normal:
     """Return the product of N(0, 1) and of experts whose precisions (and so on) sum to these.
 
-    >>> import torch
     >>> q = product_of_experts(torch.tensor([3.0]), torch.tensor([8.0]))
     >>> q.mean, q.stddev
     (tensor([2.]), tensor([0.5000]))
     """
     total = 1 + precision
     return Normal(weighted_mean / total, total.rsqrt(), validate_args=False)
+
+
+@dataclass(frozen=True)
+class CodePosterior:
+    """q(t|x, v) at frame 0, for some candidate motions v of every sequence."""
+
+    q: Normal  #: (kept, batch, capsules, *shape)
+    candidate: Tensor  #: index of each candidate, (kept, batch), or (kept, 1) if all are kept
+
+    @classmethod
+    def of(
+        cls, expert: Normal, motions: CapsuleMotion, keep: int, lag: Tensor, visible: Tensor
+    ) -> Self:
+        """Return the posterior given the visible ones of some frames.
+
+        Args:
+            expert: what the frames say of the codes that they show, (batch, time, capsules,
+                *shape).
+            motions: the candidates.
+            keep: how many candidates: those that agree best with what the frames say.
+            lag: distances from frame 0, (time,) or (batch, time).
+            visible: booleans (batch, time).
+        """
+        candidate = motions.all_candidates
+        if keep < len(motions):
+            with torch.no_grad():
+                said = PathSums.of(expert, motions.paths, lag, visible)
+                candidate = said.likeliest(motions, keep)
+        shifts = motions.shifts(candidate[..., None], lag)
+        precision, weighted = rolled_back(expert, motions.paths, shifts, visible)
+        return cls(product_of_experts(precision.sum(2), weighted.sum(2)), candidate)
+
+    def pick(self, place: Tensor) -> tuple[Normal, Tensor]:
+        """Return posteriors and candidates at these places, one for each sequence.
+
+        Args:
+            place: indices of kept candidates, (…, batch).
+        """
+        sequence = torch.arange(place.shape[-1], device=place.device).expand(place.shape)
+        q = Normal(self.q.mean[place, sequence], self.q.stddev[place, sequence], False)
+        return q, self.candidate.expand(-1, place.shape[-1])[place, sequence]
+
+    def among_all(self, kept: Categorical, candidates: int) -> Categorical:
+        """Return a distribution over all candidates from one over those kept, (batch, kept)."""
+        logits = kept.logits.new_full((len(kept.logits), candidates), -torch.inf)
+        index = self.candidate.mT.expand_as(kept.logits)
+        return Categorical(logits=logits.scatter(1, index, kept.logits), validate_args=False)
+
+
+@dataclass(frozen=True)
+class PathSums:
+    """What visible frames say of the code of frame 0 if capsules follow each of the paths.
+
+    A capsule is only affected by its own path. So this decides how probable any combination of
+    paths is, and it adds up over frames.
+    """
+
+    precision: Tensor  #: (paths, batch, capsules, *shape)
+    weighted_mean: Tensor  #: products of precisions and means, (paths, batch, capsules, *shape)
+    energy: Tensor  #: products of precisions and squared means, (paths, batch, capsules)
+
+    @classmethod
+    def of(cls, expert: Normal, paths: Paths, lag: Tensor, visible: Tensor) -> Self:
+        """Sum what the visible ones of some frames say.
+
+        Args:
+            expert: what the frames say of the codes that they show, (batch, time, capsules,
+                *shape).
+            lag: distances from frame 0, (time,) or (batch, time).
+            visible: booleans (batch, time).
+        """
+        sites = len(paths.shape)
+        path = torch.arange(len(paths), device=lag.device)[:, None, None]
+        shifts = paths.shifts(path, lag)[..., None, :]  # paths, 1 or batch, time, 1, axes
+        precision, weighted = rolled_back(expert, paths, shifts, visible)
+        energy = torch.where(precision > 0, weighted.square() / precision, 0.0)
+        return cls(precision.sum(2), weighted.sum(2), energy.flatten(-sites).sum((2, -1)))
+
+    def __add__(self, other: PathSums) -> PathSums:
+        return PathSums(
+            self.precision + other.precision,
+            self.weighted_mean + other.weighted_mean,
+            self.energy + other.energy,
+        )
+
+    def log_weights(self, motions: CapsuleMotion) -> Tensor:
+        r"""Return how probable every candidate motion is, up to a constant: (candidates, batch).
+
+        What a frame says of its code counts as an observation of it, with Gaussian noise. The
+        evidence of all observations is
+
+        .. math:: \tfrac12 \sum_{\mathrm{sites}} (P M^2 - \log P - \sum_l p_l m_l^2)
+
+        No frame is decoded. The prior of the code counts as N(0, I), whichever the model has: this
+        only ranks candidates.
+        """
+        sites, total = len(motions.paths.shape), 1 + self.precision
+        explained = self.weighted_mean.square() / total - total.log()
+        evidence = 0.5 * explained.flatten(-sites).sum(-1)  # paths batch capsules
+        # Whole rolls do not change the energy of a frame: beyond open ends, t is 0 and not m.
+        if any(motions.paths.fractional):
+            evidence = evidence - 0.5 * self.energy
+        capsule = torch.arange(evidence.shape[-1], device=evidence.device)
+        each = evidence.mT[motions.path_of, capsule]  # candidates capsules batch
+        return motions.log_prior[:, None] + each.sum(1)
+
+    def likeliest(self, motions: CapsuleMotion, keep: int) -> Tensor:
+        """Return the most probable candidate motions of each sequence: (keep, batch).
+
+        Of candidates that are equally probable, the first ones are returned.
+        """
+        return self.log_weights(motions).argsort(stable=True, dim=0, descending=True)[:keep]
+
+    def posterior(self, motions: CapsuleMotion, keep: int) -> CodePosterior:
+        """Return the posterior of the code under the ``keep`` most probable candidates."""
+        candidate = motions.all_candidates
+        if keep < len(motions):
+            candidate = self.likeliest(motions, keep)
+        batch, capsules = self.precision.shape[1:3]
+        path = motions.path_of[candidate]  # kept, batch or 1, capsules
+        sequence = torch.arange(batch, device=path.device)[:, None]
+        capsule = torch.arange(capsules, device=path.device)
+        each = (one[path, sequence, capsule] for one in (self.precision, self.weighted_mean))
+        return CodePosterior(product_of_experts(*each), candidate)

@@ -1,4 +1,4 @@
-"""The paper's networks: multilayer perceptrons that return distributions."""
+"""Networks that return distributions, and the paper's multilayer perceptrons among them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import itertools
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.nn.functional import linear
 
+from topocaps.errors import one_of, whole_number
+from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 
 
@@ -126,11 +128,16 @@ def _lengths(rows: Tensor) -> Tensor:
     return rows.norm(dim=-1, keepdim=True)
 
 
-def mlp(widths: Iterable[int], norm: Norm = Norm.NONE, fan: Fan = Fan.IN) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
+def mlp(
+    widths: Iterable[int],
+    norm: Norm = Norm.NONE,
+    fan: Fan = Fan.IN,
+    activation: type[nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """Linear layers with an activation between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
-        layers += [Linear(inputs, outputs, norm, fan), nn.ReLU()]
+        layers += [Linear(inputs, outputs, norm, fan), activation()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -198,3 +205,70 @@ def lead(value: Tensor, like: Tensor) -> Tensor:
 def paper_widths(frame_shape: tuple[int, ...], latents: int) -> tuple[int, int, int]:
     """Pixels, 3n and 2n for n latents: 2352, 972, 648 on MNIST and 4096, 675, 450 on dSprites."""
     return math.prod(frame_shape), 3 * latents, 2 * latents
+
+
+class Networks(Protocol):
+    """Encoders and decoders of one size, which a family makes a model of."""
+
+    topography: Topography
+    frame_shape: tuple[int, ...]
+    likelihood: Likelihood
+
+    def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
+        """Return a new encoder for capsules of these sites, by default those of the topography."""
+
+    def decoder(self, centre: float = 0.0) -> FrameDecoder:
+        """Return a new decoder, which sees t less ``centre``."""
+
+    def config(self) -> dict[str, Any]:
+        """Return the settings that rebuild them."""
+
+
+class Perceptrons:
+    """The paper's multilayer perceptrons (A.3), as `Networks`."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        topography: Topography,
+        hidden: int | Iterable[int] | None = None,
+        norm: Norm | str = Norm.NONE,
+        likelihood: Likelihood | str = Likelihood.BERNOULLI,
+        encoder_fan: Fan | str = Fan.IN,
+        decoder_fan: Fan | str = Fan.IN,
+        activation: type[nn.Module] = nn.ReLU,
+    ) -> None:
+        self.frame_shape, self.topography = tuple(frame_shape), topography
+        self.pixels, *widths = paper_widths(self.frame_shape, topography.latents)
+        if hidden is not None:
+            widths = list(hidden) if isinstance(hidden, Iterable) else [hidden]
+        self.widths = [whole_number("hidden", width) for width in widths]
+        self.norm = one_of(Norm, "norm", norm)
+        self.likelihood = Likelihood.of(likelihood)
+        self.encoder_fan = one_of(Fan, "encoder_fan", encoder_fan)
+        self.decoder_fan = one_of(Fan, "decoder_fan", decoder_fan)
+        self.activation = activation
+
+    def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
+        latent = (self.topography.capsules, *(shape or self.topography.shape))
+        widths = [self.pixels, *self.widths, 2 * math.prod(latent)]
+        network = mlp(widths, self.norm, self.encoder_fan, self.activation)
+        return GaussianEncoder(network, len(self.frame_shape), latent)
+
+    def decoder(self, centre: float = 0.0) -> FrameDecoder:
+        widths = [self.topography.latents, *reversed(self.widths), self.pixels]
+        network = mlp(widths, self.norm, self.decoder_fan, self.activation)
+        axes = 1 + len(self.topography.shape)
+        return FrameDecoder(network, self.frame_shape, axes, self.likelihood, centre)
+
+    def config(self) -> dict[str, Any]:
+        """Return the settings; later options only where they differ from the default."""
+        fans = {"encoder_fan": self.encoder_fan, "decoder_fan": self.decoder_fan}
+        return {
+            "frame_shape": list(self.frame_shape),
+            "topography": self.topography.settings(),
+            "hidden": self.widths,
+            "norm": self.norm.value,
+            "likelihood": self.likelihood.value,
+            **{name: fan.value for name, fan in fans.items() if fan is not Fan.IN},
+        }

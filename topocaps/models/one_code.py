@@ -15,18 +15,11 @@ from topocaps.latents.masking import zero_missing
 from topocaps.latents.motion import CapsuleMotion, Known, Motion
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
-from topocaps.models.candidates import CodePosterior, PathSums
-from topocaps.models.experts import product_of_experts, rolled_back
+from topocaps.models.evidence import RollingEvidence, chunks
+from topocaps.models.experts import CodePosterior
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.prediction import chunks
 from topocaps.models.priors import CodePrior, StandardNormal
-from topocaps.models.rolling_evidence import RollingEvidence
-from topocaps.models.visible import (
-    Stretch,
-    VisibleFrames,
-    chosen_first,
-    frames_at,
-)
+from topocaps.models.visible import Stretch, VisibleFrames, visible_first
 
 
 class OneCodeModel(GenerativeModel):
@@ -128,18 +121,8 @@ class OneCodeModel(GenerativeModel):
         """
         lag = torch.arange(x.shape[1], device=x.device)
         if most is not None and most < x.shape[1]:
-            lag, visible = chosen_first(visible, most)
-            x = frames_at(x, lag)
-        expert, paths = self.expert(x), self.motions.paths
-        candidate = self.all_candidates
-        if self.kept < len(self.motions):
-            with torch.no_grad():
-                said = PathSums.of(expert, paths, lag, visible)
-                candidate = said.likeliest(self.motions, self.kept)
-        experts = rolled_back(expert, paths, self.motions.shifts(candidate[..., None], lag))
-        seen = visible.reshape(*visible.shape, *(1,) * self._axes)
-        q = product_of_experts(*(torch.where(seen, one, 0.0).sum(2) for one in experts))
-        return CodePosterior(q, candidate)
+            x, lag, visible = visible_first(x, visible, most)
+        return CodePosterior.of(self.expert(x), self.motions, self.kept, lag, visible)
 
     def expert(self, x: Tensor) -> Normal:
         """Return what frames say of the codes that they show, (batch, time, capsules, *shape)."""
@@ -160,11 +143,6 @@ class OneCodeModel(GenerativeModel):
         """
         alone = Normal(q.mean.unsqueeze(-self._axes), q.stddev.unsqueeze(-self._axes), False)
         return self.prior.kl_bound(alone, self._axes)
-
-    @property
-    def all_candidates(self) -> Tensor:
-        """Indices of all candidate motions, (candidates, 1)."""
-        return torch.arange(len(self.motions), device=self.motions.log_prior.device)[:, None]
 
     @property
     def _code_shape(self) -> tuple[int, ...]:

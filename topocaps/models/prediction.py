@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.models.candidates import CodePosterior
+from topocaps.models.evidence import chunks
+from topocaps.models.experts import CodePosterior
 
 if TYPE_CHECKING:
     from topocaps.models.rolling import RollingVAE
-
-AT_ONCE = 16_000_000  # values of decoded frames
 
 
 class PredictedFrames(Distribution):
@@ -110,13 +109,3 @@ def _lags(lags: Iterable[int]) -> list[int]:
     if not found:
         raise BadInput("lags must name at least one frame")
     return found
-
-
-def chunks(samples: int, size: int) -> list[int]:
-    """Divide samples, of ``size`` values each, into numbers that are decoded at once.
-
-    >>> chunks(5, AT_ONCE // 2)
-    [2, 2, 1]
-    """
-    at_once = max(1, AT_ONCE // size)
-    return [min(at_once, samples - done) for done in range(0, samples, at_once)]

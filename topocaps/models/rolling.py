@@ -6,22 +6,21 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput
 from topocaps.latents.motion import Known, Motion, motion_from, motion_settings
 from topocaps.latents.topography import KELLER_2021, Topography
-from topocaps.models.base import family
-from topocaps.models.candidates import CodePosterior
-from topocaps.models.convolutional import halving_channels
-from topocaps.models.experts import convolutions, perceptrons
+from topocaps.models.base import family, settings_in
+from topocaps.models.convolutional import SILU, Convolutions
+from topocaps.models.experts import CodePosterior, ExpertEncoder
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import paper_widths
+from topocaps.models.networks import Networks, Perceptrons, keep_size
 from topocaps.models.one_code import OneCodeModel
 from topocaps.models.prediction import PredictedFrames
 from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
-from topocaps.models.rolling_stream import RollingStream
+from topocaps.models.stream import RollingStream
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
 
 
@@ -89,26 +88,21 @@ class RollingVAE(OneCodeModel):
     ) -> Self:
         """Build the model with multilayer perceptrons, with SiLU between their layers.
 
+        The other arguments are those of the class. By default codes move by ``Known(1)``, one site
+        a frame, and ``Stretch(3)``, three or more contiguous frames, are visible in training.
+
         Args:
             frame_shape: shape of one frame, such as (channels, height, width).
-            topography: capsules, their sites, and whether they are rings.
             hidden: widths of the encoder's hidden layers; the decoder has them in reverse order.
                 By default they are the widths of the topographic models.
-            motion: how codes move; by default ``Known(1)``, one site a frame.
-            visible: which frames are visible in training; by default ``Stretch(3)``, three or more
-                contiguous ones.
             likelihood: what the decoder's outputs mean.
-            keep: number of candidate motions that are decoded; by default all.
-            prior: distribution of codes, or its name.
         """
-        _, *widths = paper_widths(tuple(frame_shape), topography.latents)
-        if hidden is not None:
-            widths = list(hidden) if isinstance(hidden, Iterable) else [hidden]
-        widths = [whole_number("hidden", width) for width in widths]
-        latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
-        networks = perceptrons(tuple(frame_shape), latent, widths, kind)
-        model = cls(*networks, topography, motion, visible, keep, prior)
-        model._record(motion, hidden=widths)
+        networks = Perceptrons(
+            frame_shape, topography, hidden, likelihood=likelihood, activation=nn.SiLU
+        )
+        model = cls._of(networks, motion, visible, keep, prior, hidden=networks.widths)
+        for network in (model.z_given_x, model.x_given_t):
+            keep_size(network)
         return model
 
     @classmethod
@@ -126,54 +120,52 @@ class RollingVAE(OneCodeModel):
     ) -> Self:
         """Build the model with convolutional networks, with SiLU between their layers.
 
+        The other arguments are those of ``mlp``.
+
         Args:
             frame_shape: shape of one frame, (colours, height, width).
-            topography: capsules, their sites, and whether they are rings.
             channels: numbers of channels of the encoder, one for each halving of the frame; the
                 decoder has them in reverse order. By default 32 and then 64, until the shorter side
                 has at most 4 pixels.
             hidden: width of a linear layer between convolutions and code; none by default.
-            motion: how codes move; by default ``Known(1)``, one site a frame.
-            visible: which frames are visible in training; by default ``Stretch(3)``.
-            likelihood: what the decoder's outputs mean.
-            keep: number of candidate motions that are decoded; by default all.
-            prior: distribution of codes, or its name.
         """
-        channels = halving_channels(frame_shape, channels)
-        hidden = None if hidden is None else whole_number("hidden", hidden)
-        latent, kind = (topography.capsules, *topography.shape), Likelihood.of(likelihood)
-        networks = convolutions(tuple(frame_shape), latent, channels, hidden, kind)
-        model = cls(*networks, topography, motion, visible, keep, prior)
-        model._record(motion, hidden=hidden, channels=list(channels))
-        return model
+        networks = Convolutions(frame_shape, topography, channels, hidden, likelihood, SILU)
+        recorded = {"hidden": networks.hidden, "channels": list(networks.channels)}
+        return cls._of(networks, motion, visible, keep, prior, **recorded)
 
-    def _record(self, motion: Motion, **networks: Any) -> None:
-        """Record the settings that rebuild the model, if it has no parts of the user's own."""
-        motion_told, visible_told = motion_settings(motion), visible_settings(self.visible)
-        prior_told = prior_settings(self.prior)
-        if None in (motion_told, visible_told, prior_told) or not self.topography.is_plain:
-            return
-        assert self.frame_shape is not None
-        self.config = {
-            "kind": type(self).__name__,
-            "frame_shape": list(self.frame_shape),
-            "topography": self.topography.settings(),
-            "motion": motion_told,
-            "visible": visible_told,
-            "likelihood": self.likelihood.value,
-            **({} if self.keep is None else {"keep": self.keep}),
-            **({} if self.prior == StandardNormal() else {"prior": prior_told}),
-            **networks,
-        }
+    @classmethod
+    def _of(
+        cls,
+        networks: Networks,
+        motion: Motion,
+        visible: VisibleFrames,
+        keep: int | None,
+        prior: CodePrior | str,
+        **recorded: Any,
+    ) -> Self:
+        """Build the model with new networks, and record its settings if no part is your own."""
+        encoder, topography = networks.encoder(), networks.topography
+        expert = ExpertEncoder(encoder.network, encoder.frame_axes, encoder.latent_shape)
+        model = cls(expert, networks.decoder(), topography, motion, visible, keep, prior)
+        motion_told, visible_told = motion_settings(motion), visible_settings(visible)
+        prior_told = prior_settings(model.prior)
+        if topography.is_plain and None not in (motion_told, visible_told, prior_told):
+            model.config = {
+                "kind": cls.__name__,
+                "frame_shape": list(networks.frame_shape),
+                "topography": topography.settings(),
+                "motion": motion_told,
+                "visible": visible_told,
+                "likelihood": networks.likelihood.value,
+                **({} if model.keep is None else {"keep": model.keep}),
+                **({} if model.prior == StandardNormal() else {"prior": prior_told}),
+                **recorded,
+            }
+        return model
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        settings = {name: value for name, value in config.items() if name != "kind"}
-        settings = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
-        topography = config["topography"]
-        sides = {name: tuple(topography[name]) for name in ("shape", "reach")}
-        settings |= {
-            "topography": Topography(**topography | sides),
+        settings = settings_in(config) | {
             "motion": motion_from(config["motion"]),
             "visible": visible_from(config["visible"]),
         }

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from topocaps.errors import BadInput, non_negative, one_of, whole_number
+from topocaps.errors import BadInput, non_negative
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.learned import Learned, LearnedTopography, learn
 from topocaps.latents.student_t import TopographicStudentT, studentize
 from topocaps.latents.topography import KELLER_2021, Topography
-from topocaps.models.base import family
+from topocaps.models.base import family, settings_in
 from topocaps.models.evidence import Posterior
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import (
-    Fan,
-    FrameDecoder,
-    GaussianEncoder,
-    Norm,
-    lead,
-    mlp,
-    paper_widths,
-)
+from topocaps.models.networks import Fan, Networks, Norm, Perceptrons, lead
 from topocaps.models.sequence import SequenceModel
 
 KINGMA_2014 = """\
@@ -114,20 +105,27 @@ class TopographicVAE(SequenceModel):
             decoder_fan: the same for the decoder; the released code has ``Fan.OUT`` there.
             epsilon: a number added to every energy W U²; the released code has 1e-6.
         """
-        if centred and topography.degrees_of_freedom < 2:
-            raise BadInput(
-                "a decoder cannot be centred where t has no mean: window and reach are 1"
-            )
-        shared = learn(topography, learned)
-        centre = TopographicStudentT(topography, topography.window, mu).mean.mean().item()
-        if isinstance(shared, LearnedTopography):  # from sharing nothing, t has no mean
-            centre = shared.typical(mu)
-        networks = _Networks(
+        networks = Perceptrons(
             frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
         )
+        return cls.of_networks(networks, mu, centred, learned, sparsity, epsilon)
+
+    @classmethod
+    def of_networks(
+        cls,
+        networks: Networks,
+        mu: float = -30.0,
+        centred: bool = False,
+        learned: Learned | str = Learned.NOTHING,
+        sparsity: float = 0.0,
+        epsilon: float = 0.0,
+    ) -> Self:
+        """Build the model with new networks; the other arguments are those of ``mlp``."""
+        topography = networks.topography
+        shared = learn(topography, learned)
+        centre = _centre(topography, shared, mu) if centred else 0.0
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
-        decoder = networks.decoder(centre if centred else 0.0)
-        model = cls(*encoders, decoder, shared, mu, sparsity, epsilon)
+        model = cls(*encoders, networks.decoder(centre), shared, mu, sparsity, epsilon)
         own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         if Learned(learned) is not Learned.NOTHING:
             own["learned"] = Learned(learned).value
@@ -141,7 +139,7 @@ class TopographicVAE(SequenceModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls.mlp(**_mlp_settings(config))
+        return cls.mlp(**settings_in(config))
 
     def posterior(self, x: Tensor) -> Posterior:
         if self.encoders is not None:
@@ -203,16 +201,21 @@ class VAE(SequenceModel):
 
         The arguments are those of ``TopographicVAE.mlp``.
         """
-        networks = _Networks(
+        networks = Perceptrons(
             frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
         )
-        model = cls(networks.encoder(), networks.decoder(), topography)
+        return cls.of_networks(networks)
+
+    @classmethod
+    def of_networks(cls, networks: Networks) -> Self:
+        """Build the model with new networks."""
+        model = cls(networks.encoder(), networks.decoder(), networks.topography)
         model.config = networks.config() | {"kind": "VAE"}
         return model
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls.mlp(**_mlp_settings(config))
+        return cls.mlp(**settings_in(config))
 
     @property
     def rate(self) -> float:
@@ -230,59 +233,10 @@ class VAE(SequenceModel):
         return Independent(Normal(zeros, torch.ones_like(zeros)), zeros.ndim)
 
 
-class _Networks:
-    """Makes the paper's encoders and decoders of one size."""
-
-    def __init__(
-        self,
-        frame_shape: tuple[int, ...],
-        topography: Topography,
-        hidden: int | tuple[int, ...] | None,
-        norm: Norm | str,
-        likelihood: Likelihood | str,
-        encoder_fan: Fan | str,
-        decoder_fan: Fan | str,
-    ) -> None:
-        self.frame_shape, self.topography = tuple(frame_shape), topography
-        self.pixels, *widths = paper_widths(self.frame_shape, topography.latents)
-        if hidden is not None:
-            widths = [hidden] if isinstance(hidden, int) else list(hidden)
-        self.widths = [whole_number("hidden", width) for width in widths]
-        self.norm = one_of(Norm, "norm", norm)
-        self.likelihood = Likelihood.of(likelihood)
-        self.encoder_fan = one_of(Fan, "encoder_fan", encoder_fan)
-        self.decoder_fan = one_of(Fan, "decoder_fan", decoder_fan)
-        self.latent_shape = (topography.capsules, *topography.shape)
-
-    def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
-        latent = (self.topography.capsules, *(shape or self.topography.shape))
-        widths = [self.pixels, *self.widths, 2 * math.prod(latent)]
-        network = mlp(widths, self.norm, self.encoder_fan)
-        return GaussianEncoder(network, len(self.frame_shape), latent)
-
-    def decoder(self, centre: float = 0.0) -> FrameDecoder:
-        widths = [self.topography.latents, *reversed(self.widths), self.pixels]
-        network = mlp(widths, self.norm, self.decoder_fan)
-        axes = len(self.latent_shape)
-        return FrameDecoder(network, self.frame_shape, axes, self.likelihood, centre)
-
-    def config(self) -> dict[str, Any]:
-        """The settings that rebuild them; later options only where they differ from the default."""
-        fans = {"encoder_fan": self.encoder_fan, "decoder_fan": self.decoder_fan}
-        return {
-            "frame_shape": list(self.frame_shape),
-            "topography": self.topography.settings(),
-            "hidden": self.widths,
-            "norm": self.norm.value,
-            "likelihood": self.likelihood.value,
-            **{name: fan.value for name, fan in fans.items() if fan is not Fan.IN},
-        }
-
-
-def _mlp_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``mlp`` that ``config`` recorded."""
-    settings = {name: value for name, value in config.items() if name != "kind"}
-    topography = settings["topography"]
-    sides = {name: tuple(topography[name]) for name in ("shape", "reach")}
-    settings["topography"] = Topography(**topography | sides)
-    return settings | {"frame_shape": tuple(settings["frame_shape"])}
+def _centre(topography: Topography, shared: TopographyLike, mu: float) -> float:
+    """Return the mean of t under the prior, or its median if the topography is learned."""
+    if topography.degrees_of_freedom < 2:
+        raise BadInput("a decoder cannot be centred where t has no mean: window and reach are 1")
+    if isinstance(shared, LearnedTopography):  # from sharing nothing, t has no mean
+        return shared.typical(mu)
+    return TopographicStudentT(topography, topography.window, mu).mean.mean().item()

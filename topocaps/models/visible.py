@@ -86,22 +86,19 @@ class Past(VisibleFrames):
         return present.cumsum(-1) <= count
 
 
-def chosen_first(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of ``count`` frames, the chosen ones first, and which of them are chosen.
+def visible_first(x: Tensor, visible: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``count`` frames of each sequence, the visible ones first.
 
-    Both are (…, count).
+    With the frames, (batch, count, *frame), come their indices and which of them are visible, both
+    (batch, count).
 
-    >>> chosen_first(torch.tensor([[False, True, False, True]]), 3)
+    >>> x, visible = torch.arange(4.0)[None, :, None], torch.tensor([[False, True, False, True]])
+    >>> visible_first(x, visible, 3)[1:]
     (tensor([[1, 3, 0]]), tensor([[ True,  True, False]]))
     """
-    index = chosen.to(torch.uint8).argsort(stable=True, dim=-1, descending=True)[..., :count]
-    return index, chosen.gather(-1, index)
-
-
-def frames_at(x: Tensor, index: Tensor) -> Tensor:
-    """Return frames (batch, count, *frame) of (batch, time, *frame), by indices (batch, count)."""
-    index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
-    return x.gather(1, index.expand(-1, -1, *x.shape[2:]))
+    index = visible.to(torch.uint8).argsort(stable=True, dim=-1, descending=True)[..., :count]
+    at = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
+    return x.gather(1, at), index, visible.gather(-1, index)
 
 
 def _up_to(uniform: Tensor, last: Tensor) -> Tensor:
