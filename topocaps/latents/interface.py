@@ -81,7 +81,7 @@ class TopographyLike(Protocol):
 class DerivedTopography:
     """Base of topographies that differ from a `Topography` in W alone.
 
-    Capsules, sites, axes, window and ends are those of ``start``. A subclass defines ``pool``.
+    Everything else is that of ``start``. A subclass defines ``pool``.
     """
 
     def __init__(self, start: Topography) -> None:
@@ -90,6 +90,8 @@ class DerivedTopography:
         self.capsules, self.shape, self.u_shape = start.capsules, start.shape, start.u_shape
         self.axes, self.apart = start.axes, start.apart
         self.window, self.cyclic, self.causal = start.window, start.cyclic, start.causal
+        self.squares, self.check = start.squares, start.check
+        self.axis_of_each, self.roll = start.axis_of_each, start.roll
 
     @property
     def velocity(self) -> float:
@@ -100,25 +102,3 @@ class DerivedTopography:
     def rate(self) -> float | Tensor:
         """Sites by which t is expected to move in a frame: the velocity of ``start``."""
         return self.start.velocity
-
-    def squares(self, axis: int | None) -> int:
-        """Return the number of squares that an energy of ``start`` sums."""
-        return self.start.squares(axis)
-
-    def check(self, frames: int) -> None:
-        """Raise `BadInput` if a sequence of this many frames cannot be pooled."""
-        self.start.check(frames)
-
-    def axis_of_each(self, axis: int | Sequence[int] | Tensor) -> Tensor:
-        """Return axes to roll along as a tensor of indices from 0, or raise `BadInput`."""
-        return self.start.axis_of_each(axis)
-
-    def roll(
-        self,
-        t: Tensor,
-        steps: float | Tensor,
-        axis: int | Sequence[int] | Tensor = 0,
-        fill: float = 0.0,
-    ) -> Tensor:
-        """Move the activity of every capsule by ``steps`` sites along ``axis`` (Eq. 18)."""
-        return self.start.roll(t, steps, axis, fill)

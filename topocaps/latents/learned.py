@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,7 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput, one_of
 from topocaps.latents.interface import DerivedTopography
 from topocaps.latents.pooling import exact_product
-from topocaps.latents.student_t import studentize
+from topocaps.latents.student_t import studentize_per_axis
 from topocaps.latents.topography import Topography
 
 #: Logit of the weights that are 0 at first: softplus makes it 6e-6, which can still grow.
@@ -117,28 +115,6 @@ class LearnedTopography(DerivedTopography, nn.Module):
         sites = (self.start.shape[dim] for dim in dims)
         return pooled.reshape(*moved.shape[:-wide], frames, *sites).movedim(after, before)
 
-    def matrix(self, frames: int, axis: int | None = None) -> Tensor:
-        """Return W as a dense matrix over (time, capsule, *site)."""
-        self.start.check(frames)
-        axis = self._kernel_axis(axis)
-        dims = self._axes_of_kernel(axis)
-        others = [dim for dim in range(len(self.start.shape)) if dim not in dims]
-        matrices = self._capsule_matrices(frames, axis)
-        parts = matrices.unflatten(-1, (frames, -1)).unflatten(1, (frames, -1))
-        every, beside = (
-            torch.eye(n, dtype=parts.dtype, device=parts.device)
-            for n in (len(parts), math.prod(self.start.shape[dim] for dim in others))
-        )
-        whole = torch.einsum("ctsuv,cd,op->tcsoudvp", parts, every, beside)
-        order = [*dims, *others]
-        rows, columns = (
-            (frames, len(parts), *(shape[dim] for dim in order))
-            for shape in (self.start.shape, self.start.u_shape)
-        )
-        back = [0, 1, *(2 + order.index(dim) for dim in range(len(order)))]
-        whole = whole.reshape(rows + columns).permute(*back, *(len(rows) + n for n in back))
-        return whole.reshape(math.prod(rows), math.prod(columns))
-
     @torch.no_grad()
     def typical(self, mu: float, draws: int = 256) -> float:
         """Return the median of t under the prior, estimated from draws with a fixed seed."""
@@ -146,9 +122,7 @@ class LearnedTopography(DerivedTopography, nn.Module):
             start = self.start
             z, u = torch.randn(2, draws, start.window, start.capsules, *start.u_shape)
         z = z[..., : start.shape[-1]]
-        axes = start.axes if start.apart else (None,)
-        t = torch.stack([studentize(z, u, self, mu, axis) for axis in axes])
-        return t.median().item()
+        return torch.stack(studentize_per_axis(z, u, self, mu)).median().item()
 
     def _kernel_axis(self, axis: int | None) -> int | None:
         """Return the axis of a kernel, or raise `BadInput` if there is no kernel along it."""
@@ -181,17 +155,10 @@ class LearnedTopography(DerivedTopography, nn.Module):
             for shape in (self.start.shape, self.start.u_shape)
         )
         far = u - z[:, None]  # of Z, of U, dims; the first site of U is as far before as it goes
-        far = far % torch.tensor(sizes) if self.start.cyclic else far
-        inside = ((far >= 0) & (far < torch.tensor(sizes))).all(-1)
-        return torch.where(inside, self._flat_index(far.unbind(-1), sizes), math.prod(sizes))
-
-    @staticmethod
-    def _flat_index(offsets: Sequence[Any], sizes: Sequence[int]) -> Any:
-        """Return the flat index of an offset in the kernel."""
-        place = offsets[0]
-        for offset, size in zip(offsets[1:], sizes[1:], strict=True):
-            place = place * size + offset
-        return place
+        within = far % torch.tensor(sizes)
+        index = torch.arange(math.prod(sizes)).reshape(sizes)[within.unbind(-1)]
+        inside = (far == within).all(-1) | self.start.cyclic
+        return torch.where(inside, index, math.prod(sizes))
 
     def _capsule_matrices(self, frames: int, axis: int | None) -> Tensor:
         """Return W of every capsule, (capsules, time * sites, time * sites of U)."""
@@ -207,17 +174,14 @@ class LearnedTopography(DerivedTopography, nn.Module):
     def _initial_raw(self, axis: int | None) -> Tensor:
         """Return the parameter that makes the kernel start as W of ``start``, or as identity."""
         start, sizes = self.start, self._shape_of_kernel(axis)
-        kernel = torch.zeros(start.window, math.prod(sizes))
+        kernel = torch.zeros(start.window, *sizes)
         from_identity = self.learned is Learned.FROM_IDENTITY
         identity = [(0, (0,) * len(start.shape), 1.0)]
         for delta, offsets, weight in identity if from_identity else start.terms(axis):
-            far = [offsets[dim] for dim in self._axes_of_kernel(axis)]
-            far = (
-                [n % size for n, size in zip(far, sizes, strict=True)]
-                if start.cyclic
-                else [far[0] + start.beyond[0]]
-            )
-            kernel[delta - start.time_offsets[0], self._flat_index(far, sizes)] += weight
+            along = [offsets[dim] + start.beyond[0] for dim in self._axes_of_kernel(axis)]
+            place = [n % size for n, size in zip(along, sizes, strict=True)]
+            kernel[(delta - start.time_offsets[0], *place)] += weight
+        kernel = kernel.flatten(1)
         zero = SMALL_LOGIT if from_identity else ZERO_LOGIT
         raw = torch.where(kernel > 0, _inverse_softplus(kernel.clamp_min(1e-3)), zero)
         return (raw / SHARP).expand(start.capsules, -1, -1).clone()

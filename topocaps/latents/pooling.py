@@ -43,41 +43,29 @@ class Sums:
         self.topography = t = topography
         self.axis = axis
         self.dim = t.along(axis) - len(t.shape)
-        sites = t.shape[self.dim]
-        # site 0 of Z is at place ``first`` of what the sums over the reach leave
-        first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
         self.places = t.u_shape[self.dim] - (0 if t.cyclic else t.reach[0] - 1)
         unrolled = torch.arange(2 * frames - 1) + t.time_offsets[0]
         self.shown = t.frame_at(unrolled, frames).to(device)
-        begin = -t.velocity * torch.arange(frames).double()  # of coordinates, in a frame's sites
-        begin = torch.where((begin - begin.round()).abs() < NEAR, begin.round(), begin)
-        whole = begin.floor()
+        # where coordinates begin, in a frame's sites
+        begin = _rounded_if_near(-t.velocity * torch.arange(frames).double())
         groups: dict[int, list[int]] = {}
-        for frame, phase in enumerate((begin - whole).tolist()):
+        for frame, phase in enumerate((begin - begin.floor()).tolist()):
             groups.setdefault(round(phase / NEAR), []).append(frame)
         self.phases = [
-            self._phase(torch.tensor(mine), begin, whole, unrolled, sites, first, device)
-            for mine in groups.values()
+            self._phase(torch.tensor(mine), begin, unrolled, device) for mine in groups.values()
         ]
         order = torch.tensor([frame for mine in groups.values() for frame in mine]).argsort()
         self.order = order.to(device)
 
-    def _phase(
-        self,
-        mine: Tensor,
-        begin: Tensor,
-        whole: Tensor,
-        unrolled: Tensor,
-        sites: int,
-        first: int,
-        device: torch.device,
-    ) -> _Phase:
+    def _phase(self, mine: Tensor, begin: Tensor, unrolled: Tensor, device: torch.device) -> _Phase:
         """Return the indices of frames whose coordinates have the same fractional part."""
-        t, begins = self.topography, whole[mine].long()
+        t, whole = self.topography, begin.floor()
+        sites, begins = t.shape[self.dim], whole[mine].long()
+        # site 0 of Z is at place ``first`` of what the sums over the reach leave
+        first = 0 if t.cyclic else t.beyond[0] - t.reach[0] // 2
         least = 0 if t.cyclic else int(begins.min())
         wide = sites if t.cyclic else sites + int(begins.max()) - least
-        at = (begin - whole)[mine[0]] + t.velocity * unrolled.double()
-        at = torch.where((at - at.round()).abs() < NEAR, at.round(), at)
+        at = _rounded_if_near((begin - whole)[mine[0]] + t.velocity * unrolled.double())
         below = torch.arange(wide)[:, None] + least + first + at.floor().long()
         back = torch.arange(sites)[:, None] + begins - least
         part = at - at.floor()
@@ -128,15 +116,18 @@ class _Phase(NamedTuple):
     back: Tensor  # (sites, frames) coordinates
 
 
+def _rounded_if_near(places: Tensor) -> Tensor:
+    """Return places in sites, whole where they are nearly so."""
+    return torch.where((places - places.round()).abs() < NEAR, places.round(), places)
+
+
 def _take(energy: Tensor, place: Tensor) -> Tensor:
     """Gather from these indices of the second to last axis."""
     return energy.gather(-2, place.expand(*energy.shape[:-2], *place.shape))
 
 
-@functools.lru_cache(maxsize=64)
-def sums(topography: Topography, frames: int, axis: int | None, device: torch.device) -> Sums:
-    """Return cached `Sums` of a topography and a number of frames."""
-    return Sums(topography, frames, axis, device)
+#: returns cached `Sums` of the same arguments
+sums = functools.lru_cache(maxsize=64)(Sums)
 
 
 def pool_by(w: Tensor, energy: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -49,6 +49,18 @@ def studentize(
     return (z - mu) / torch.stack([energy.sqrt() for energy in energies]).sum(0)
 
 
+def studentize_per_axis(
+    z: Tensor,
+    u: Tensor,
+    topography: TopographyLike,
+    mu: float | Tensor = 0.0,
+    epsilon: float | Tensor = 0.0,
+) -> list[Tensor]:
+    """Return t for every axis that a whole sequence may move along: one, unless kept apart."""
+    axes = topography.axes if topography.apart else (None,)
+    return [studentize(z, u, topography, mu, axis, epsilon) for axis in axes]
+
+
 class TopographicStudentT(Distribution):
     r"""The prior of Eq. 6: :math:`T = (Z - \mu) / \sqrt{W U^2 + \epsilon}`, Z and U Gaussian.
 
@@ -98,14 +110,11 @@ class TopographicStudentT(Distribution):
             )
             for shape in (self.topography.shape, self.topography.u_shape)
         )
-        if not self.topography.apart:
-            return studentize(z, u, self.topography, self.mu, epsilon=self.epsilon)
-        ways = [
-            studentize(z, u, self.topography, self.mu, axis, self.epsilon)
-            for axis in self.topography.axes
-        ]
-        which = torch.randint(len(ways), (*sample_shape, 1, 1), device=self.mu.device)
-        return chosen(ways, which, len(self.topography.shape))
+        per_axis = studentize_per_axis(z, u, self.topography, self.mu, self.epsilon)
+        if len(per_axis) == 1:
+            return per_axis[0]
+        which = torch.randint(len(per_axis), (*sample_shape, 1, 1), device=self.mu.device)
+        return chosen(per_axis, which, len(self.topography.shape))
 
     @property
     def mean(self) -> Tensor:

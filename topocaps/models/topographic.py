@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Independent, Normal
 from topocaps.errors import BadInput, non_negative
 from topocaps.latents.interface import TopographyLike
 from topocaps.latents.learned import Learned, LearnedTopography, learn
-from topocaps.latents.student_t import TopographicStudentT, studentize
+from topocaps.latents.student_t import TopographicStudentT, studentize, studentize_per_axis
 from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import family, settings_in
 from topocaps.models.evidence import Posterior
@@ -155,10 +155,7 @@ class TopographicVAE(SequenceModel):
         if not self.topography.apart:
             return [self.latents(z, u)]
         assert u is not None
-        mu, epsilon = lead(self.mu, z), lead(self.epsilon, z)
-        return [
-            studentize(z, u, self.topography, mu, axis, epsilon) for axis in self.topography.axes
-        ]
+        return studentize_per_axis(z, u, self.topography, lead(self.mu, z), lead(self.epsilon, z))
 
     def prior(self, frames: int) -> TopographicStudentT:
         return TopographicStudentT(self.topography, frames, self.mu, self.epsilon)
