@@ -199,7 +199,11 @@ def test_learned_weights_start_as_w(start):
     learned = LearnedTopography(start, "weights").double()
     for axis in start.axes:
         wanted = start.matrix(7, axis, torch.float64)
-        torch.testing.assert_close(learned.matrix(7, axis), wanted, rtol=1e-6, atol=1e-4)
+        unit = torch.eye(wanted.shape[1], **DOUBLE).unflatten(
+            1, (7, start.capsules, *start.u_shape)
+        )
+        found = learned.pool(unit, axis).flatten(1).T
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-4)
 
 
 def test_from_the_identity_other_weights_start_at_a_trifle():

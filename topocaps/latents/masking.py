@@ -8,6 +8,12 @@ from torch import Tensor
 from topocaps.errors import BadInput
 
 
+def check_tensor(x: object) -> None:
+    """Raise `BadInput` for frames that are no tensor."""
+    if not isinstance(x, Tensor):
+        raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
+
+
 def zero_missing(x: Tensor, mask: Tensor | None) -> Tensor:
     """Zero the missing frames; they may hold NaN.
 
@@ -22,6 +28,7 @@ def zero_missing(x: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return x
+    check_tensor(x)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
         given = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else mask
         raise BadInput(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.errors import BadInput
-from topocaps.latents.masking import zero_missing
+from topocaps.latents.masking import check_tensor, zero_missing
 from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Linear
@@ -97,14 +97,17 @@ class GenerativeModel(nn.Module, ABC):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EvidenceLike:
         """Check the frames, then return their ``evidence``; missing frames may hold NaN."""
+        return self.evidence(self.checked(x, mask), mask=mask)
+
+    def checked(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the frames, zero where they are missing, if the model can take them."""
         x = zero_missing(x, mask)
         self.check(x, mask)
-        return self.evidence(x, mask=mask)
+        return x
 
     def check(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Raise `BadInput` if this model cannot take these frames, or a mask."""
-        if not isinstance(x, Tensor):
-            raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
+        check_tensor(x)
         shape = self.frame_shape
         if shape is not None and (x.ndim < 3 or tuple(x.shape[2:]) != tuple(shape)):
             grey = tuple(shape) == (1, *x.shape[2:])
@@ -223,10 +226,9 @@ def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> No
 
 def check_place(x: Tensor, model: nn.Module) -> None:
     """Raise `BadInput` for frames of another type, or on another device, than the model."""
-    for parameter in model.parameters():
-        if (x.dtype, x.device) != (parameter.dtype, parameter.device):
-            raise BadInput(
-                f"frames are {x.dtype} on {x.device}, the model is {parameter.dtype} on "
-                f"{parameter.device}: move one to the other with .to(…)"
-            )
-        break
+    own = next(model.parameters(), x)
+    if (x.dtype, x.device) != (own.dtype, own.device):
+        raise BadInput(
+            f"frames are {x.dtype} on {x.device}, the model is {own.dtype} on {own.device}: "
+            "move one to the other with .to(…)"
+        )

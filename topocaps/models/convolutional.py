@@ -20,8 +20,15 @@ SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer th
 RELU, SILU = "relu", "silu"  # activations: ReLU after a normalisation, or SiLU alone
 
 
+#: Returns the layers that follow a layer with so many channels.
+Between = Callable[[int], list[nn.Module]]
+
+
 class ConvEncoder(GaussianEncoder):
-    """A ``GaussianEncoder`` whose network halves the frame, once for each of ``channels``."""
+    """A ``GaussianEncoder`` whose network halves the frame, once for each of ``channels``.
+
+    ``hidden`` is the width of a linear layer before the last one.
+    """
 
     def __init__(
         self,
@@ -31,10 +38,17 @@ class ConvEncoder(GaussianEncoder):
         hidden: int | None = None,
         activation: str = RELU,
     ) -> None:
-        shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
-        outputs = 2 * math.prod(latent_shape)
-        layers = encoding_layers(shape, channels, hidden, outputs, _BETWEEN[activation])
-        super().__init__(layers, len(shape), latent_shape)
+        sizes, between = _sizes(frame_shape, channels), _BETWEEN[activation]
+        layers: list[nn.Module] = [nn.Unflatten(1, sizes[0])]
+        for (before, _, _), (after, _, _) in itertools.pairwise(sizes):
+            layers += [nn.Conv2d(before, after, 4, 2, 1), *between(after)]
+        layers.append(nn.Flatten())
+        width = math.prod(sizes[-1])
+        if hidden is not None:
+            layers += [Linear(width, hidden), nn.SiLU()]
+        layers.append(Linear(hidden or width, 2 * math.prod(latent_shape)))
+        super().__init__(EachFrame(*layers), len(frame_shape), latent_shape)
+        _initialise(self, activation)
 
 
 class ConvDecoder(FrameDecoder):
@@ -50,10 +64,20 @@ class ConvDecoder(FrameDecoder):
         hidden: int | None = None,
         activation: str = RELU,
     ) -> None:
-        shape, channels = tuple(frame_shape), halving_channels(frame_shape, channels)
-        latents = math.prod(latent_shape)
-        layers = decoding_layers(shape, channels, hidden, latents, _BETWEEN[activation])
-        super().__init__(layers, shape, len(latent_shape), Likelihood.of(likelihood), centre)
+        sizes, between = _sizes(frame_shape, channels)[::-1], _BETWEEN[activation]
+        inputs = math.prod(latent_shape)
+        layers: list[nn.Module] = []
+        if hidden is not None:
+            layers += [Linear(inputs, hidden), nn.SiLU()]
+        layers += [Linear(hidden or inputs, math.prod(sizes[0])), nn.Unflatten(1, sizes[0])]
+        for (before, _, _), (after, height, width) in itertools.pairwise(sizes):
+            odd = height % 2, width % 2  # pixels that halving has left out
+            doubled = nn.ConvTranspose2d(before, after, 4, 2, 1, output_padding=odd)
+            layers += [*between(before), doubled]
+        network = EachFrame(*layers, nn.Flatten())
+        kind = Likelihood.of(likelihood)
+        super().__init__(network, tuple(frame_shape), len(latent_shape), kind, centre)
+        _initialise(self, activation)
 
 
 class EachFrame(nn.Sequential):
@@ -64,60 +88,10 @@ class EachFrame(nn.Sequential):
         return rows.reshape(*x.shape[:-1], rows.shape[-1])
 
 
-#: Returns the layers that follow a layer with so many channels.
-Between = Callable[[int], list[nn.Module]]
-
-
-def encoding_layers(
-    frame_shape: tuple[int, ...],
-    channels: tuple[int, ...],
-    hidden: int | None,
-    outputs: int,
-    between: Between,
-) -> EachFrame:
-    """Return layers from flat frames to ``outputs`` numbers.
-
-    Args:
-        channels: numbers of channels, one for each halving of the frame.
-        hidden: width of a linear layer before the last one, or None.
-        between: function that returns the layers that follow a convolution.
-    """
-    sizes = _sizes(frame_shape, channels)
-    layers: list[nn.Module] = [nn.Unflatten(1, sizes[0])]
-    for (before, _, _), (after, _, _) in itertools.pairwise(sizes):
-        layers += [nn.Conv2d(before, after, 4, 2, 1), *between(after)]
-    layers.append(nn.Flatten())
-    width = math.prod(sizes[-1])
-    if hidden is not None:
-        layers += [Linear(width, hidden), nn.SiLU()]
-    return _initialised(EachFrame(*layers, Linear(hidden or width, outputs)), between)
-
-
-def decoding_layers(
-    frame_shape: tuple[int, ...],
-    channels: tuple[int, ...],
-    hidden: int | None,
-    inputs: int,
-    between: Between,
-) -> EachFrame:
-    """Return layers from ``inputs`` numbers to flat frames: ``encoding_layers`` backwards."""
-    sizes = _sizes(frame_shape, channels)[::-1]
-    layers: list[nn.Module] = []
-    if hidden is not None:
-        layers += [Linear(inputs, hidden), nn.SiLU()]
-    layers += [Linear(hidden or inputs, math.prod(sizes[0])), nn.Unflatten(1, sizes[0])]
-    for (before, _, _), (after, height, width) in itertools.pairwise(sizes):
-        odd = height % 2, width % 2  # pixels that halving has left out
-        doubled = nn.ConvTranspose2d(before, after, 4, 2, 1, output_padding=odd)
-        layers += [*between(before), doubled]
-    return _initialised(EachFrame(*layers, nn.Flatten()), between)
-
-
-def _initialised(network: EachFrame, between: Between) -> EachFrame:
+def _initialise(network: nn.Module, activation: str) -> None:
     """Draw hidden layers as He et al. do if no normalisation keeps the size of their values."""
-    if between is silu:
+    if activation == SILU:
         keep_size(network)
-    return network
 
 
 def halving_channels(
@@ -132,7 +106,7 @@ def halving_channels(
 
 
 class Convolutions:
-    """Convolutional encoders and decoders of one size, as `Networks`."""
+    """Makes convolutional encoders and decoders of one size, as `Perceptrons` makes others."""
 
     def __init__(
         self,
@@ -160,7 +134,6 @@ class Convolutions:
         return ConvDecoder(self.frame_shape, latent, *settings)
 
     def config(self) -> dict[str, Any]:
-        """Return the settings; later options only where they differ from the default."""
         return {
             "networks": "convolutional",
             "frame_shape": list(self.frame_shape),
@@ -248,8 +221,8 @@ def _normalised(channels: int) -> list[nn.Module]:
     return [nn.GroupNorm(1, channels), nn.ReLU()]
 
 
-def silu(channels: int) -> list[nn.Module]:
+def _silu(channels: int) -> list[nn.Module]:
     return [nn.SiLU()]
 
 
-_BETWEEN: dict[str, Between] = {RELU: _normalised, SILU: silu}
+_BETWEEN: dict[str, Between] = {RELU: _normalised, SILU: _silu}

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -207,25 +207,8 @@ def paper_widths(frame_shape: tuple[int, ...], latents: int) -> tuple[int, int, 
     return math.prod(frame_shape), 3 * latents, 2 * latents
 
 
-class Networks(Protocol):
-    """Encoders and decoders of one size, which a family makes a model of."""
-
-    topography: Topography
-    frame_shape: tuple[int, ...]
-    likelihood: Likelihood
-
-    def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
-        """Return a new encoder for capsules of these sites, by default those of the topography."""
-
-    def decoder(self, centre: float = 0.0) -> FrameDecoder:
-        """Return a new decoder, which sees t less ``centre``."""
-
-    def config(self) -> dict[str, Any]:
-        """Return the settings that rebuild them."""
-
-
 class Perceptrons:
-    """The paper's multilayer perceptrons (A.3), as `Networks`."""
+    """Makes the paper's encoders and decoders (A.3) of one size."""
 
     def __init__(
         self,
@@ -250,19 +233,21 @@ class Perceptrons:
         self.activation = activation
 
     def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
+        """Return a new encoder for capsules of these sites, by default those of the topography."""
         latent = (self.topography.capsules, *(shape or self.topography.shape))
         widths = [self.pixels, *self.widths, 2 * math.prod(latent)]
         network = mlp(widths, self.norm, self.encoder_fan, self.activation)
         return GaussianEncoder(network, len(self.frame_shape), latent)
 
     def decoder(self, centre: float = 0.0) -> FrameDecoder:
+        """Return a new decoder, which sees t less ``centre``."""
         widths = [self.topography.latents, *reversed(self.widths), self.pixels]
         network = mlp(widths, self.norm, self.decoder_fan, self.activation)
         axes = 1 + len(self.topography.shape)
         return FrameDecoder(network, self.frame_shape, axes, self.likelihood, centre)
 
     def config(self) -> dict[str, Any]:
-        """Return the settings; later options only where they differ from the default."""
+        """Return the settings that rebuild them; later options only if they are not the default."""
         fans = {"encoder_fan": self.encoder_fan, "decoder_fan": self.decoder_fan}
         return {
             "frame_shape": list(self.frame_shape),

@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.latents.masking import zero_missing
 from topocaps.latents.motion import CapsuleMotion, Known, Motion
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
@@ -70,12 +69,7 @@ class OneCodeModel(GenerativeModel):
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> RollingEvidence:
-        """Return the bound on all present frames, when only some of them are visible.
-
-        Args:
-            noise: function that returns standard normal numbers in the shape of its argument.
-            mask: booleans (batch, time), True where a frame is present.
-        """
+        """Return the bound on all present frames, when only some of them are visible."""
         code, numbers = (noise(x.new_empty(*x.shape[:2], *shape)) for shape in self.noise_shapes)
         present, uniform = all_frames(x) if mask is None else mask, torch.special.ndtr(numbers)
         visible = self.visible.choose(uniform, present)
@@ -156,13 +150,32 @@ class OneCodeModel(GenerativeModel):
     def _log_px(self, x: Tensor, t: Tensor, candidate: Tensor, mask: Tensor | None) -> Tensor:
         """Return log p(x_l|t) for each kept candidate and its t: (…, kept, batch, time)."""
         lags = torch.arange(x.shape[1], device=x.device)
-        log_px = self.x_given_t(self.at(t, candidate[..., None], lags)).log_prob(x)
+        log_px = self.frames_given(self.at(t, candidate[..., None], lags)).log_prob(x)
         return log_px if mask is None else torch.where(mask, log_px, 0.0)
 
     def _log_weights(self, posterior: CodePosterior, t: Tensor, log_px: Tensor) -> Tensor:
         """Return log p(v) p(x, t|v) / q(t|x, v) of each kept candidate v: (…, kept, batch)."""
         ratio = self.prior.log_ratio(posterior.q, t, self._axes)
         return self.motions.log_prior[posterior.candidate] + log_px.sum(-1) + ratio
+
+    def frames_given(self, t: Tensor) -> Distribution:
+        """Return the decoder's distribution of frames: (…, capsules, *shape) to (…, *frame)."""
+        try:
+            frames: Distribution = self.x_given_t(t)
+        except RuntimeError as error:
+            if t.is_meta or isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise BadInput(
+                f"the decoder fails on codes (…, capsules, *shape) = (…, "
+                f"{', '.join(map(str, self._code_shape))}), as the topography has them: {error}"
+            ) from error
+        if frames.batch_shape != t.shape[: -self._axes]:
+            raise BadInput(
+                "the decoder must return an Independent distribution, whose events are whole "
+                f"frames: codes {tuple(t.shape)} give it the batch shape "
+                f"{tuple(frames.batch_shape)}, not {tuple(t.shape[: -self._axes])}"
+            )
+        return frames
 
     def at(self, t: Tensor, candidate: int | Tensor, lags: Sequence[int] | Tensor) -> Tensor:
         """Return codes of frame 0 as other frames show them.
@@ -180,8 +193,7 @@ class OneCodeModel(GenerativeModel):
 
     def given(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Check frames and mask; return the frames, zero where missing, and which are present."""
-        x = zero_missing(x, mask) if isinstance(x, Tensor) else x
-        self.check(x, mask)
+        x = self.checked(x, mask)
         return x, all_frames(x) if mask is None else mask
 
     def check(self, x: Tensor, mask: Tensor | None = None) -> None:

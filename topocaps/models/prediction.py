@@ -57,15 +57,13 @@ class PredictedFrames(Distribution):
     def sample(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
         """Draw motions, codes and frames: (*sample_shape, batch, lags, *frame)."""
         shape = torch.Size(sample_shape)
-        frames = self._decoded(shape.numel()).sample()
-        return frames.reshape(*shape, *self.batch_shape, *self.event_shape)
+        return self._decoded(shape.numel()).sample().reshape(self._extended_shape(shape))
 
     @torch.no_grad()
     def sample_mean(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
         """Draw motions and codes, and return the frames expected under each, as in ``sample``."""
         shape = torch.Size(sample_shape)
-        frames = self._decoded(shape.numel()).mean
-        return frames.reshape(*shape, *self.batch_shape, *self.event_shape)
+        return self._decoded(shape.numel()).mean.reshape(self._extended_shape(shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return a bound on log p of all frames together, integrated over codes: (batch,).
@@ -89,10 +87,7 @@ class PredictedFrames(Distribution):
         """Return the decoder's distribution at n samples of the code: (n, batch, lags, *frame)."""
         q, candidate = self.posterior.pick(self.motion.sample(torch.Size((n,))))
         t = q.mean + q.stddev * torch.randn_like(q.mean)
-        found: Distribution = self.model.x_given_t(
-            self.model.at(t, candidate[..., None], self.lags)
-        )
-        return found
+        return self.model.frames_given(self.model.at(t, candidate[..., None], self.lags))
 
 
 def _lags(lags: Iterable[int]) -> list[int]:

@@ -16,7 +16,7 @@ from topocaps.models.base import family, settings_in
 from topocaps.models.convolutional import SILU, Convolutions
 from topocaps.models.experts import CodePosterior, ExpertEncoder
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import Networks, Perceptrons, keep_size
+from topocaps.models.networks import Perceptrons, keep_size
 from topocaps.models.one_code import OneCodeModel
 from topocaps.models.prediction import PredictedFrames
 from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
@@ -136,7 +136,7 @@ class RollingVAE(OneCodeModel):
     @classmethod
     def _of(
         cls,
-        networks: Networks,
+        networks: Perceptrons | Convolutions,
         motion: Motion,
         visible: VisibleFrames,
         keep: int | None,
@@ -224,7 +224,7 @@ class RollingVAE(OneCodeModel):
 
     def decode(self, t: Tensor) -> Tensor:
         """Return the expected frame of every t: (…, capsules, *shape) to (…, *frame)."""
-        return self.x_given_t(t).mean
+        return self.frames_given(t).mean
 
     @torch.no_grad()
     def predict(

@@ -51,7 +51,6 @@ class SequenceModel(GenerativeModel):
 
     @property
     def noise_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the noise that ``evidence`` needs for a frame: that of z, and of u if any."""
         return [(self.topography.capsules, *self.topography.shape)]
 
     @property
@@ -81,13 +80,7 @@ class SequenceModel(GenerativeModel):
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
-        """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs.
-
-        Args:
-            noise: function that returns standard normal numbers in the shape of its argument.
-            mask: booleans (batch, time), True where a frame is present. The terms of missing frames
-                are 0, so the sum over time bounds the evidence of the frames that are present.
-        """
+        """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs."""
         q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
         u = q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None
@@ -142,9 +135,7 @@ class SequenceModel(GenerativeModel):
         self, x: Tensor, sample: bool = False, mask: Tensor | None = None
     ) -> list[Tensor]:
         """Return t of every frame, for every axis that a whole sequence may move along."""
-        x = zero_missing(x, mask)
-        self.check(x)
-        q = self._posterior(x, mask)
+        q = self._posterior(self.checked(x, mask), mask)
         if sample:
             return self.t_per_axis(q.z.rsample(), q.u.rsample() if q.u else None)
         u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
@@ -171,12 +162,7 @@ class SequenceModel(GenerativeModel):
         return so_far.argmax(0)
 
     def select_axis(self, per_axis: Sequence[Tensor], axes: Tensor) -> Tensor:
-        """Select the t of sequences that moved along ``axes``, (batch, capsules).
-
-        A list of one entry has no axes to select from, and its entry is returned.
-        """
-        if len(per_axis) == 1:
-            return per_axis[0]
+        """Select the t of sequences that moved along ``axes``, (batch, capsules)."""
         return chosen(per_axis, axes[:, None], self._axes - 1)
 
     def decode(self, t: Tensor) -> Tensor:
@@ -219,6 +205,8 @@ class SequenceModel(GenerativeModel):
             closed: whether the last frame is followed by the first, so that the nearest frame may
                 be round the end; by default it follows from the topography.
         """
+        if mask is None:
+            raise BadInput("fill needs a mask (batch, time), True where a frame is present")
         filled = zero_missing(x, mask)
         if not mask.any(1).all():
             raise BadInput("every sequence needs at least one frame that is present")

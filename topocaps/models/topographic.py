@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,11 @@ from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import family, settings_in
 from topocaps.models.evidence import Posterior
 from topocaps.models.likelihoods import Likelihood
-from topocaps.models.networks import Fan, Networks, Norm, Perceptrons, lead
+from topocaps.models.networks import Fan, Norm, Perceptrons, lead
 from topocaps.models.sequence import SequenceModel
+
+if TYPE_CHECKING:
+    from topocaps.models.convolutional import Convolutions
 
 KINGMA_2014 = """\
 @inproceedings{kingma2014auto,
@@ -113,7 +116,7 @@ class TopographicVAE(SequenceModel):
     @classmethod
     def of_networks(
         cls,
-        networks: Networks,
+        networks: Perceptrons | Convolutions,
         mu: float = -30.0,
         centred: bool = False,
         learned: Learned | str = Learned.NOTHING,
@@ -204,7 +207,7 @@ class VAE(SequenceModel):
         return cls.of_networks(networks)
 
     @classmethod
-    def of_networks(cls, networks: Networks) -> Self:
+    def of_networks(cls, networks: Perceptrons | Convolutions) -> Self:
         """Build the model with new networks."""
         model = cls(networks.encoder(), networks.decoder(), networks.topography)
         model.config = networks.config() | {"kind": "VAE"}
