@@ -85,11 +85,6 @@ class LearnedTopography(DerivedTopography, nn.Module):
         """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
         return self.velocities.detach() if self.learned is Learned.VELOCITY else super().rate
 
-    @property
-    def kernel(self) -> Tensor:
-        """The kernel of the first axis: non-negative weights (capsules, window, offsets)."""
-        return self.kernel_along(self.start.axes[0])
-
     def kernel_along(self, axis: int | None) -> Tensor:
         """Return the kernel of an axis: non-negative weights (capsules, window, offsets)."""
         if self.learned is not Learned.VELOCITY:

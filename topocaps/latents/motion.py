@@ -255,10 +255,9 @@ class CapsuleMotion(nn.Module):
         """Return codes as they are ``steps`` frames later: (…, capsules, *shape).
 
         Args:
-            code: (…, capsules, *shape).
-            candidate: index of a candidate, or a tensor of them that broadcasts with ``steps`` and
-                with the first axes of ``code``.
-            steps: a whole number of frames, or an integer tensor of them; negative is earlier.
+            code: (…, capsules, *shape), whose first axes broadcast with candidates and steps.
+            candidate: as in ``shifts``.
+            steps: as in ``shifts``.
         """
         return self.paths.roll(code, self.shifts(candidate, steps))
 
@@ -300,15 +299,12 @@ def _several(values: Any) -> tuple[Any, ...]:
 
 def _equally_long(velocities: list[Tensor]) -> list[Tensor]:
     """Repeat the last velocities of groups if those of another group change for longer."""
-    frames = [one.shape[3] if one.ndim == 4 else 1 for one in velocities]
-    longest = max(frames)
-    if longest == 1:
+    if all(one.ndim == 3 for one in velocities):
         return velocities
-    each = [one.reshape(*one.shape[:3], n) for one, n in zip(velocities, frames, strict=True)]
-    return [
-        torch.cat([one, one[..., -1:].expand(*one.shape[:3], longest - n)], -1)
-        for one, n in zip(each, frames, strict=True)
-    ]
+    each = [one.reshape(*one.shape[:3], -1) for one in velocities]
+    longest = max(one.shape[3] for one in each)
+    frame = torch.arange(longest)
+    return [one[..., frame.clamp(max=one.shape[3] - 1)] for one in each]
 
 
 def _axis(axis: Any) -> int:
@@ -362,8 +358,7 @@ def _check_different(path_of: Tensor, shape: tuple[int, ...], cyclic: bool) -> N
     for candidate, paths in enumerate(map(tuple, path_of.tolist())):
         same = first.setdefault(paths, candidate)
         if same != candidate:
-            where = f"rings of {shape} sites" if cyclic else f"capsules of {shape} sites"
             raise BadInput(
-                f"candidate motions {same} and {candidate} are the same on {where}: give each "
-                "motion once"
+                f"candidate motions {same} and {candidate} are the same on "
+                f"{'rings' if cyclic else 'capsules'} of {shape} sites: give each motion once"
             )

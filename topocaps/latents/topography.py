@@ -222,9 +222,11 @@ class Topography:
         rows, columns = ((frames, self.capsules, *shape) for shape in (self.shape, self.u_shape))
         time, capsule, *site = torch.meshgrid(*map(torch.arange, rows), indexing="ij")
         w = torch.zeros(rows + columns, dtype=dtype)  # on the host: an oracle, not a hot path
+        before, _ = self.beyond
         for delta, offsets, weight in self.terms(axis):
-            moved = [i + k for i, k in zip(site, offsets, strict=True)]
-            shared = self.frame_at(time + delta, frames), capsule, *self._place(moved)
+            moved = zip(site, offsets, self.u_shape, strict=True)
+            place = [(i + k + before) % sites for i, k, sites in moved]
+            shared = self.frame_at(time + delta, frames), capsule, *place
             w[(time, capsule, *site, *shared)] += weight
         return w.reshape(math.prod(rows), math.prod(columns))
 
@@ -341,12 +343,6 @@ class Topography:
         """Return the index of the frame at each time, also outside the sequence."""
         begins = self.causal or not self.cyclic
         return time.clamp(0, frames - 1) if begins else time % frames
-
-    def _place(self, sites: list[Tensor]) -> list[Tensor]:
-        """Return the index in U of each site, also beyond the ends."""
-        if self.cyclic:
-            return [i % n for i, n in zip(sites, self.shape, strict=True)]
-        return [sites[0] + self.beyond[0]]
 
 
 def _finite(what: str, value: Any) -> float:

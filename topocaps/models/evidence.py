@@ -1,6 +1,7 @@
 """What the data are worth under a model: the ELBO, importance-weighted bounds, the paper's number.
 
-Models return these nouns, and the estimators see a model only through ``posterior`` and ``draw``.
+Models return these nouns, and the estimators see a model only through ``posterior`` and
+``log_weights``.
 """
 
 from __future__ import annotations
@@ -122,19 +123,6 @@ def _or_prior(q: Normal, mask: Tensor) -> Normal:
     return Normal(mean, spread, validate_args=False)
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Samples of the posterior, weighed: each (samples, batch, time), in nats."""
-
-    log_px_given_t: Tensor
-    log_ratio_z: Tensor  # log p(z) / q(z|x)
-    log_ratio_u: Tensor  # log p(u) / q(u|x)
-
-    @property
-    def log_weights(self) -> Tensor:
-        return self.log_px_given_t + self.log_ratio_z + self.log_ratio_u
-
-
 def summed_out(log_px: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Sum out the axis that each sequence moved along, under a uniform prior over axes.
 
@@ -177,9 +165,9 @@ class LatentModel(Protocol):
 
     def check(self, x: Tensor, mask: Tensor | None = None) -> None: ...
     def posterior(self, x: Tensor) -> Posterior: ...
-    def draw(
+    def log_weights(
         self, x: Tensor, posterior: Posterior, samples: int, mask: Tensor | None = None
-    ) -> Draws: ...
+    ) -> Tensor: ...
 
 
 def kl_to_standard_normal(q: Normal, axes: int) -> Tensor:
@@ -250,7 +238,7 @@ def log_weights(
     model.check(x)
     posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
     counts = chunks(samples, x.numel(), values_in_memory)
-    weights = torch.cat([model.draw(x, posterior, n, mask).log_weights for n in counts])
+    weights = torch.cat([model.log_weights(x, posterior, n, mask) for n in counts])
     return weights if mask is None else torch.where(mask, weights, 0.0)
 
 

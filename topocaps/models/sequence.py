@@ -18,7 +18,6 @@ from topocaps.latents.stack import TopographyStack, lattice
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
 from topocaps.models.evidence import (
-    Draws,
     Evidence,
     Posterior,
     joint_bound,
@@ -99,20 +98,17 @@ class SequenceModel(GenerativeModel):
         log_px = torch.stack([self.x_given_t(t).log_prob(x) for t in per_axis])
         return log_px if mask is None else torch.where(mask, log_px, 0.0)
 
-    def draw(
+    def log_weights(
         self, x: Tensor, posterior: Posterior, samples: int, mask: Tensor | None = None
-    ) -> Draws:
-        """Return samples of the posterior with their importance weights."""
+    ) -> Tensor:
+        """Return log p(x, z, u) / q(z, u|x) for samples of q, in nats: (samples, batch, time)."""
         z = posterior.z.rsample(torch.Size((samples,)))  # samples batch time capsules *shape
         u = posterior.u.rsample(torch.Size((samples,))) if posterior.u else None
         log_px_given_t, _ = summed_out(self._log_px(x, self.t_per_axis(z, u), mask), mask)
-        ratio_z = log_ratio_to_standard_normal(posterior.z, z, self._axes)
-        ratio_u = (
-            log_ratio_to_standard_normal(posterior.u, u, self._axes)
-            if posterior.u and u is not None
-            else torch.zeros_like(ratio_z)
-        )
-        return Draws(log_px_given_t, ratio_z, ratio_u)
+        weights = log_px_given_t + log_ratio_to_standard_normal(posterior.z, z, self._axes)
+        if posterior.u is None or u is None:
+            return weights
+        return weights + log_ratio_to_standard_normal(posterior.u, u, self._axes)
 
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
         return joint_bound(self, x, samples, mask)
