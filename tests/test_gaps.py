@@ -134,3 +134,16 @@ def test_what_knows_nothing_of_missing_frames_says_so():
     digits = tc.Sequences.of(torch.rand(3, 2, 1, 28, 28), torch.tensor([[True, False]] * 3))
     with pytest.raises(tc.BadInput, match="PartWhole does not support masks"):
         tc.fit(PartWhole((1, 28, 28)), digits, epochs=1, device="cpu")
+
+
+@pytest.mark.parametrize("kind", [tc.TopographicVAE, tc.VAE, tc.RollingVAE])
+def test_frames_with_a_mask_must_be_a_tensor_as_without_one(kind):
+    one, x, mask = kind.mlp((1, 4, 4), TOPOGRAPHY, hidden=(8,)), frames().numpy(), some_missing()
+    for use in (one, one.encode, one.log_px, one.fill):
+        for given in (x, x.tolist()):
+            with pytest.raises(
+                tc.BadInput, match=r"frames must be a tensor.*torch\.as_tensor\(x\)"
+            ):
+                use(given, mask=mask)
+    with pytest.raises(tc.BadInput, match="fill needs a mask"):
+        one.fill(frames(), None)

@@ -9,6 +9,7 @@ import torch
 from test_rolling import FRAME, every_model, frames, rolling, some
 from test_training import StopAt, assert_same, weights
 from torch import nn
+from torch.distributions import Bernoulli, Independent
 
 import topocaps as tc
 from topocaps.latents.motion import Grouped, Known, Unknown
@@ -323,6 +324,45 @@ def test_an_encoder_of_codes_of_another_shape_is_refused(motion, shape):
         with pytest.raises(tc.BadInput, match=says):
             use(x)
     with pytest.raises(tc.BadInput, match="the encoder must return codes"):
+        tc.fit(model, x, training=ADAM, device="cpu", watcher=Silent())
+
+
+class Decoder(nn.Module):
+    frame_shape = FRAME
+
+    def __init__(self, shape, event_axes=3):
+        super().__init__()
+        self.network, self.axes = nn.Linear(math.prod(shape), 8), len(shape)
+        self.event_axes = event_axes
+
+    def forward(self, t):
+        logits = self.network(t.flatten(-self.axes)).unflatten(-1, FRAME)
+        return Independent(Bernoulli(logits=logits, validate_args=False), self.event_axes)
+
+
+@pytest.mark.parametrize(
+    "decoder, says",
+    [
+        (
+            Decoder((3, 5)),
+            r"the decoder must take codes .* with the last axes \(2, 5\), as its top",
+        ),
+        (
+            Decoder((2, 4)),
+            r"the decoder must take codes .* with the last axes \(2, 5\), as its top",
+        ),
+        (Decoder((2, 5), 0), "the decoder must return an Independent distribution"),
+        (Decoder((2, 5), 2), "the decoder must return an Independent distribution"),
+    ],
+)
+@pytest.mark.parametrize("motion", MOTIONS, ids=repr)
+def test_a_decoder_of_other_codes_or_of_single_values_is_refused(motion, decoder, says):
+    model, x = tc.RollingVAE(Encoder(), decoder, tc.Topography(2, (5,)), motion), frames().float()
+    for use in (model, model.evidence, model.predict, lambda x: model.sample(2, 3)):
+        with pytest.raises(tc.BadInput, match=says) as refused:
+            use(x)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(tc.BadInput, match=says):
         tc.fit(model, x, training=ADAM, device="cpu", watcher=Silent())
 
 

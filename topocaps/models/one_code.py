@@ -166,14 +166,14 @@ class OneCodeModel(GenerativeModel):
             if t.is_meta or isinstance(error, torch.OutOfMemoryError):
                 raise
             raise BadInput(
-                f"the decoder fails on codes (…, capsules, *shape) = (…, "
-                f"{', '.join(map(str, self._code_shape))}), as the topography has them: {error}"
+                f"the decoder must take codes (…, capsules, *shape) with the last axes "
+                f"{self._code_shape}, as its topography has them: {str(error).splitlines()[0]}"
             ) from error
         if frames.batch_shape != t.shape[: -self._axes]:
             raise BadInput(
-                "the decoder must return an Independent distribution, whose events are whole "
-                f"frames: codes {tuple(t.shape)} give it the batch shape "
-                f"{tuple(frames.batch_shape)}, not {tuple(t.shape[: -self._axes])}"
+                "the decoder must return an Independent distribution whose events are whole frames:"
+                f" for codes {tuple(t.shape)} its batch shape must be "
+                f"{tuple(t.shape[: -self._axes])}, not {tuple(frames.batch_shape)}"
             )
         return frames
 
