@@ -203,13 +203,13 @@ def test_more_samples_do_not_lower_the_bound(model):
 
 def test_memory_is_bounded_by_splitting_the_samples(monkeypatch):
     model, x, drawn = models()[0], torch.rand(2, 6, 1, 4, 4), []
-    draw = model.draw
+    own = model.log_weights
 
     def counted(x, posterior, samples, mask=None):
         drawn.append(samples)
-        return draw(x, posterior, samples)
+        return own(x, posterior, samples)
 
-    monkeypatch.setattr(model, "draw", counted)
+    monkeypatch.setattr(model, "log_weights", counted)
     weights = evidence.log_weights(model, x, samples=7, values_in_memory=3 * x.numel())
     assert drawn == [3, 3, 1] and weights.shape == (7, 2, 6)
 

@@ -66,13 +66,7 @@ class RollingEvidence:
 
     @classmethod
     def of_sequence(cls, log_px: Tensor, kl: Tensor, mask: Tensor | None) -> Self:
-        """Divide the KL of sequences, (batch,), among their present frames.
-
-        Args:
-            log_px: log p(x|t) of every frame, (batch, time).
-            kl: (batch,).
-            mask: booleans (batch, time), True where a frame is present.
-        """
+        """Divide the KL of sequences, (batch,), among their present frames, (batch, time)."""
         return cls(log_px, kl[..., None] * _share(log_px, mask))
 
     @classmethod
@@ -84,7 +78,7 @@ class RollingEvidence:
         Args:
             log_px: log p(x|t) of every frame for every candidate, (candidates, batch, time).
             log_weights: log p(v) p(x, t|v) / q(t|v), (candidates, batch).
-            mask: booleans (batch, time), True where a frame is present.
+            mask: as in ``summed_out``.
 
         >>> log_px = torch.tensor([[[-1.0, -2.0]], [[-1.0, -2.0]]])  # the candidates are alike
         >>> log_weights = torch.tensor([[0.5], [0.5]]).log() + log_px.sum(-1)
@@ -112,8 +106,10 @@ class Posterior:
     z: Normal
     u: Normal | None = None
 
-    def where(self, mask: Tensor) -> Posterior:
+    def where(self, mask: Tensor | None) -> Posterior:
         """Replace the posterior of missing frames by the prior; ``mask`` is (batch, time)."""
+        if mask is None:
+            return self
         return Posterior(_or_prior(self.z, mask), self.u and _or_prior(self.u, mask))
 
 
@@ -236,7 +232,7 @@ def log_weights(
         )
     x = zero_missing(x, mask)
     model.check(x)
-    posterior = model.posterior(x) if mask is None else model.posterior(x).where(mask)
+    posterior = model.posterior(x).where(mask)
     counts = chunks(samples, x.numel(), values_in_memory)
     weights = torch.cat([model.log_weights(x, posterior, n, mask) for n in counts])
     return weights if mask is None else torch.where(mask, weights, 0.0)

@@ -76,12 +76,9 @@ class CodePosterior:
         """Return the posterior given the visible ones of some frames.
 
         Args:
-            expert: what the frames say of the codes that they show, (batch, time, capsules,
-                *shape).
+            expert, lag, visible: as in ``PathSums.of``.
             motions: the candidates.
             keep: how many candidates: those that agree best with what the frames say.
-            lag: distances from frame 0, (time,) or (batch, time).
-            visible: booleans (batch, time).
         """
         candidate = motions.all_candidates
         if keep < len(motions):

@@ -80,7 +80,7 @@ class SequenceModel(GenerativeModel):
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
         """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs."""
-        q = self._posterior(x, mask)
+        q = self.posterior(x).where(mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
         u = q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None
         per_axis = self.t_per_axis(z, u)
@@ -131,7 +131,7 @@ class SequenceModel(GenerativeModel):
         self, x: Tensor, sample: bool = False, mask: Tensor | None = None
     ) -> list[Tensor]:
         """Return t of every frame, for every axis that a whole sequence may move along."""
-        q = self._posterior(self.checked(x, mask), mask)
+        q = self.posterior(self.checked(x, mask)).where(mask)
         if sample:
             return self.t_per_axis(q.z.rsample(), q.u.rsample() if q.u else None)
         u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
@@ -251,10 +251,6 @@ class SequenceModel(GenerativeModel):
     def stream(self) -> Stream:
         """Return a `Stream`, which encodes frames one at a time; the topography must be causal."""
         return Stream(self)
-
-    def _posterior(self, x: Tensor, mask: Tensor | None) -> Posterior:
-        q = self.posterior(x)
-        return q if mask is None else q.where(mask)
 
     def sample(self, n: int, frames: int) -> Tensor:
         """Draw n sequences of t from the prior and decode them: (n, frames, *frame)."""
