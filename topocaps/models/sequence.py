@@ -80,7 +80,7 @@ class SequenceModel(GenerativeModel):
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
         """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs."""
-        q = self.posterior(x).where(mask)
+        q = self._posterior(x, mask)
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
         u = q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None
         per_axis = self.t_per_axis(z, u)
@@ -131,7 +131,7 @@ class SequenceModel(GenerativeModel):
         self, x: Tensor, sample: bool = False, mask: Tensor | None = None
     ) -> list[Tensor]:
         """Return t of every frame, for every axis that a whole sequence may move along."""
-        q = self.posterior(self.checked(x, mask)).where(mask)
+        q = self._posterior(self.checked(x, mask), mask)
         if sample:
             return self.t_per_axis(q.z.rsample(), q.u.rsample() if q.u else None)
         u = (q.u.mean.square() + q.u.variance).sqrt() if q.u else None
@@ -251,6 +251,9 @@ class SequenceModel(GenerativeModel):
     def stream(self) -> Stream:
         """Return a `Stream`, which encodes frames one at a time; the topography must be causal."""
         return Stream(self)
+
+    def _posterior(self, x: Tensor, mask: Tensor | None) -> Posterior:
+        return self.posterior(x).where(mask)
 
     def sample(self, n: int, frames: int) -> Tensor:
         """Draw n sequences of t from the prior and decode them: (n, frames, *frame)."""
