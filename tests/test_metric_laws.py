@@ -24,7 +24,7 @@ from topocaps.metrics import (
     traversal,
 )
 from topocaps.metrics.missing_frames import some_missing
-from topocaps.metrics.traversal_plan import TraversalPlan
+from topocaps.metrics.rolled_traversal import TraversalPlan
 from topocaps.models.likelihoods import Likelihood
 
 # Rolls --------------------------------------------------------------------------------------------

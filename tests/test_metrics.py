@@ -9,8 +9,7 @@ from torch.distributions import Bernoulli, Independent, Normal
 
 from topocaps import VAE, BadInput, Topography, metrics
 from topocaps.latents.rolling import roll
-from topocaps.metrics.rolled_traversal import EDGE, Traversal
-from topocaps.metrics.traversal_plan import unseen_lags
+from topocaps.metrics.rolled_traversal import EDGE, Traversal, unseen_lags
 
 S = D = 6
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from topocaps.device import seeded
-from topocaps.metrics.rolled_traversal import EDGE
-from topocaps.metrics.visible_frames import equal_frames, is_new
+from topocaps.metrics.rolled_traversal import EDGE, equal_frames, is_new
 from topocaps.models.sequence import SequenceModel, check_topographic
 
 SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames

@@ -23,16 +23,9 @@ class Agreement:
 @torch.no_grad()
 def strongest_images(model: SequenceModel, sequences: SequenceSet, batch: int = 500) -> Tensor:
     """Return the sequence whose first frame excites each site most: (capsules, *shape)."""
-    best, which = torch.empty(0), torch.empty(0)
-    for n, one in enumerate(sequences.whole().batches(batch)):
-        t = model.encode(one.x)[:, 0]  # batch capsules *shape
-        value, index = t.max(0)
-        index = index + n * batch
-        if n:
-            index = torch.where(value > best, index, which)
-            value = torch.maximum(value, best)
-        best, which = value, index
-    return which.cpu()
+    batches = sequences.whole().batches(batch)
+    t = torch.cat([model.encode(one.x)[:, 0].cpu() for one in batches])  # sequences capsules *shape
+    return t.argmax(0)
 
 
 def neighbour_agreement(

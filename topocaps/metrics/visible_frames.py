@@ -12,8 +12,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, whole_number
-from topocaps.metrics.rolled_traversal import Traversal, prediction
-from topocaps.metrics.speeds import moving_by_speed
+from topocaps.metrics.rolled_traversal import Traversal, equal_frames, is_new, prediction
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.visible import Stretch
 
@@ -59,25 +58,6 @@ def spread(scripts: Tensor, most: int | None) -> Tensor:
     count = total if most is None else min(whole_number("most", most), total)
     places = torch.arange(count, device=scripts.device) * (total - 1) // max(1, count - 1)
     return scripts[places]
-
-
-def equal_frames(x: Tensor) -> Tensor:
-    """Return which frames of a sequence are equal, (batch, time, time), of (batch, time, *frame).
-
-    One frame at a time is compared with all others, so the memory is that of ``x`` as booleans.
-    """
-    pixels = x.flatten(2)
-    return torch.stack([(frame[:, None] == pixels).all(2) for frame in pixels.unbind(1)], 1)
-
-
-def is_new(equal: Tensor, visible: Tensor) -> Tensor:
-    """Return which frames are hidden and differ from all visible frames: (batch, time).
-
-    Args:
-        equal: `equal_frames` of the sequences.
-        visible: booleans (batch, time).
-    """
-    return ~visible & ~(equal & visible[:, None]).any(2)
 
 
 def distances(visible: Tensor, closed: bool = True) -> Tensor:
@@ -239,15 +219,11 @@ def visible_gains(
                 for speed, moving in by_speed.items()
             }
         if in_training is not None:
-            found[str(count)] |= {
-                name: _numbers(replace(one, unseen=one.unseen & some), sequences.names)
-                for name, some in _by_pose(in_training.cpu()).items()
-            }
+            known = in_training.cpu()
+            for name, some in (("in_training", known), ("not_in_training", ~known)):
+                gained = replace(one, unseen=one.unseen & some)
+                found[str(count)][name] = _numbers(gained, sequences.names)
     return found
-
-
-def _by_pose(in_training: Tensor) -> dict[str, Tensor]:
-    return {"in_training": in_training, "not_in_training": ~in_training}
 
 
 def _with_all_frames(gains: Traversal, visible: Tensor, names: Sequence[str]) -> dict[str, Any]:
@@ -265,3 +241,36 @@ def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:
         "by_factor": {name: gains.by_factor[c] for name, c in columns.items()},
         "intervals": {name: gains.interval(c) for name, c in columns.items()},
     }
+
+
+def speeds(factors: Tensor) -> Tensor:
+    """Return the levels by which factors move in a frame, without sign: (sequences, factor).
+
+    A factor may come round. Its other steps are larger by the number of its levels, so the speed is
+    the median over frames.
+
+    Args:
+        factors: levels (sequences, time, factor).
+
+    >>> speeds(torch.tensor([[4, 2, 0, 7, 5, 3, 1, 8]])[..., None])  # 9 levels, by -2
+    tensor([[2]])
+    """
+    return factors.diff(dim=1).abs().median(1).values
+
+
+def moving_by_speed(sequences: SequenceSet, scripts: Tensor) -> dict[int, Tensor]:
+    """Return which factors move at each speed, {speed: booleans (sequences, factor)}.
+
+    The result is empty unless sequences in which the same factor moves differ in their speed, and
+    where factors are unknown or are no levels.
+    """
+    factors = [sequences.show(some).factors for some in scripts.split(128)]
+    known = [some.cpu() for some in factors if some is not None and not some.is_floating_point()]
+    if len(known) < len(factors):
+        return {}
+    levels = torch.cat(known)
+    moving, speed = (levels != levels[:, :1]).any(1), speeds(levels)
+    columns = zip(moving.unbind(1), speed.unbind(1), strict=True)
+    if all(len(at[moves].unique()) < 2 for moves, at in columns):
+        return {}
+    return {each: moving & (speed == each) for each in speed[moving].unique().tolist()}
