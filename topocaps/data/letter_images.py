@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import string
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from topocaps.data.download import cached_bytes
 from topocaps.data.geometry import (
     adjugate,
     apply,
@@ -22,7 +22,6 @@ from topocaps.data.geometry import (
     warp,
 )
 from topocaps.data.sequences import Sequences
-from topocaps.io import cache_folder, write_atomically
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 FACES = (
@@ -88,7 +87,8 @@ def letters() -> tuple[Sequences, Sequences]:
     trained, held = numbers[numbers % EVERY != 0], numbers[::EVERY]
     shapes = [(len(trained), VARIANTS), (len(held), 1)]
     sizes = [letter * len(FACES) * count * FRAMES * SIDE**2 for letter, count in shapes]
-    of_trained, of_held = torch.from_numpy(_images(sum(sizes))).split(sizes)
+    images = cached_bytes("letters-v2.bytes", sum(sizes), _turn_all)
+    of_trained, of_held = torch.from_numpy(images).split(sizes)
     return _sequences(of_trained, trained, VARIANTS), _sequences(of_held, held, 1)
 
 
@@ -122,23 +122,6 @@ def _sequences(images: Tensor, letter: Tensor, count: int) -> Sequences:
     moving = torch.full((len(order),), NAMES.index("rotation"))
     frames = images.reshape(-1, 1, SIDE, SIDE)
     return Sequences(frames, order, factors, NAMES, moving, cyclic=True)
-
-
-def _images(size: int) -> NDArray[np.uint8]:
-    """Return all images, from the cache if it holds them."""
-    try:
-        file = cache_folder() / "letters-v2.bytes"
-    except RuntimeError:  # a user without a home
-        return _turn_all()
-    with contextlib.suppress(OSError):
-        found = np.fromfile(file, dtype=np.uint8)
-        if found.size == size:
-            return found
-    images = _turn_all()
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, images.tobytes())
-    return images
 
 
 def _turn_all() -> NDArray[np.uint8]:

@@ -42,8 +42,7 @@ class MovingImages(ScriptedSet):
         scale = torch.ones(1)
         if "scale" in self.names:
             scale = torch.linspace(SCALES[0].item(), SCALES[-1].item(), self.frames)
-        pose = torch.broadcast_tensors(angle[:, None], scale)
-        views = turned(*self.images.shape[-2:], *pose)
+        views = turned(*self.images.shape[-2:], angle[:, None], scale)
         object.__setattr__(self, "views", views.to(self.images.device))
 
     @property

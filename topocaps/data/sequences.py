@@ -64,11 +64,6 @@ class SequenceSet(ABC):
 
     @property
     @abstractmethod
-    def fewest(self) -> int:
-        """The number of sequences of the rarest moving factor."""
-
-    @property
-    @abstractmethod
     def numbers(self) -> int:
         """How many random numbers choose a sequence."""
 
@@ -222,10 +217,6 @@ class Sequences(SequenceSet):
     def frame_shape(self) -> tuple[int, ...]:
         return tuple(self.images.shape[1:])
 
-    @property
-    def fewest(self) -> int:
-        return int(self._counts.min())
-
     def choose(self, uniform: Tensor) -> Tensor:  # … 3 -> … time
         group, row, start = uniform.double().unbind(-1)
         counts = self._counts.to(uniform.device)
@@ -245,10 +236,10 @@ class Sequences(SequenceSet):
 
     def balanced(self, each: int | None, seed: int) -> Sequences:
         generator = torch.Generator().manual_seed(seed)
-        counts = self._counts
-        each = min(self.fewest, each or len(self))
+        counts = self._counts.tolist()
+        each = min(*counts, each or len(self))
         rows, first = [], 0
-        for n in counts.tolist():
+        for n in counts:
             rows.append(first + torch.randperm(n, generator=generator)[:each])
             first += n
         chosen = torch.cat(rows)  # on the CPU, as the generator is

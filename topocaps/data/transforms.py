@@ -17,6 +17,7 @@ from topocaps.data.sequences import Batch
 from topocaps.errors import BadInput
 
 STEPS = 18  #: levels of every factor, and frames of a sequence
+ANGLES = torch.arange(STEPS) * (2 * math.pi / STEPS)
 #: the scales of the papers' code
 SCALES = torch.tensor(
     [.60, .64, .68, .72, .76, .79, .83, .87, .91,
@@ -39,42 +40,24 @@ class Motion:
     speeds: tuple[int, ...] = (1,)  #: levels a frame; a draw chooses one for each factor
 
 
-def _circle() -> Tensor:
-    return torch.arange(STEPS) * (2 * math.pi / STEPS)
+def _rotated_or_scaled(height: int, width: int, centre: float | None) -> Tensor:
+    return turned(height, width, ANGLES[:, None], SCALES, centre)
+
+
+def _rotated(height: int, width: int, centre: float | None) -> Tensor:
+    return turned(height, width, ANGLES, torch.ones(()), centre)
+
+
+def _in_perspective(height: int, width: int, centre: float | None) -> Tensor:
+    return torch.stack([in_perspective(height, width, degrees) for degrees in DEGREES])
 
 
 MOTIONS = {
     motion.name: motion
     for motion in (
-        Motion(
-            "single",
-            ("rotation", "scale", "hue"),
-            ((0,), (1,), (2,)),
-            lambda height, width, centre: turned(
-                height,
-                width,
-                _circle()[:, None].expand(STEPS, STEPS),
-                SCALES.expand(STEPS, STEPS),
-                centre,
-            ),
-        ),
-        Motion(
-            "combined",
-            ("rotation", "hue"),
-            ((0, 1),),
-            lambda height, width, centre: turned(
-                height, width, _circle(), torch.ones(STEPS), centre
-            ),
-        ),
-        Motion(
-            "perspective",
-            ("perspective", "hue"),
-            ((0, 1),),
-            lambda height, width, centre: torch.stack(
-                [in_perspective(height, width, degrees) for degrees in DEGREES]
-            ),
-            has_centre=False,
-        ),
+        Motion("single", ("rotation", "scale", "hue"), ((0,), (1,), (2,)), _rotated_or_scaled),
+        Motion("combined", ("rotation", "hue"), ((0, 1),), _rotated),
+        Motion("perspective", ("perspective", "hue"), ((0, 1),), _in_perspective, has_centre=False),
     )
 }
 
