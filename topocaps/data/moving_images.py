@@ -42,7 +42,8 @@ class MovingImages(ScriptedSet):
         scale = torch.ones(1)
         if "scale" in self.names:
             scale = torch.linspace(SCALES[0].item(), SCALES[-1].item(), self.frames)
-        views = turned(*self.images.shape[-2:], angle[:, None], scale)
+        height, width = self.images.shape[-2:]
+        views = turned(height, width, angle[:, None], scale)
         object.__setattr__(self, "views", views.to(self.images.device))
 
     @property

@@ -26,9 +26,12 @@ from topocaps.metrics.lie import (
 from topocaps.metrics.missing_frames import filled_costs
 from topocaps.metrics.mutual_information import equal_counts, equal_widths, mig
 from topocaps.metrics.neighbours import (
+    Agreement,
     Smoothness,
     nearest_neighbour_accuracy,
     nearest_neighbour_hits,
+    neighbour_agreement,
+    strongest_images,
     topographic_smoothness,
 )
 from topocaps.metrics.probes import (
@@ -47,7 +50,6 @@ from topocaps.metrics.rolled_traversal import (
     traversal,
     unseen_lags,
 )
-from topocaps.metrics.topographic_maps import Agreement, neighbour_agreement, strongest_images
 from topocaps.metrics.visible_frames import gains_by_visible
 
 __all__ = [

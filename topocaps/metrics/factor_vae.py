@@ -57,14 +57,10 @@ def factor_vae_score(
     if batch < 2:
         raise BadInput("a batch of 1 item has no variance: give batch=2 or more")
     check_seed(seed)
-    groups = {
-        column: [
-            np.flatnonzero(factor == value)
-            for value in np.flatnonzero(np.bincount(factor) >= batch)
-        ]
-        for column, factor in table.each_factor()
-    }
-    groups = {column: of_values for column, of_values in groups.items() if of_values}
+    groups: dict[int, list[Array]] = {}
+    for column, factor in table.each_factor():
+        if len(values := np.flatnonzero(np.bincount(factor) >= batch)):
+            groups[column] = [np.flatnonzero(factor == value) for value in values]
     if len(groups) < 2:
         raise BadInput(
             f"the FactorVAE score needs at least two factors with values of {batch} or more "

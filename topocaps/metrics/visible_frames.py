@@ -188,11 +188,7 @@ def visible_gains(
     Sequences that are too short to hide two frames have no gains.
 
     Args:
-        fill: function that fills hidden frames in.
-        sequences: whole sequences, on the device of the model.
-        likelihood: decides the cost of a predicted frame.
-        most: as in `gains_by_visible`.
-        seed: decides which frames are visible.
+        fill, sequences, likelihood, most, seed: as in `gains_by_visible`.
         closed: whether the last frame is followed by the first.
     """
     frames = sequences.frames
