@@ -7,8 +7,7 @@ import torch
 
 import topocaps as tc
 from topocaps.data.moved import MovedDigits, affnist_style
-from topocaps.data.moving_images import moving_images
-from topocaps.data.transforms import MOTIONS, TransformedImages
+from topocaps.data.transforms import MOTIONS, TransformedImages, moving_images
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randint(256, (30, 12, 12), dtype=torch.uint8, generator=GENERATOR)

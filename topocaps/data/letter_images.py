@@ -34,7 +34,8 @@ SIDE = 28  # pixels
 POINTS, DPI = 16, 90
 FRAMES = 15  # of 24 degrees
 VARIANTS = 7  # of a training letter
-EVERY = 5  # of so many letters, the first is held out
+#: Which letters are held out: every fifth one.
+HELD_OUT = torch.arange(len(LETTERS)) % 5 == 0
 
 
 def glyphs() -> Tensor:
@@ -83,8 +84,7 @@ def letters() -> tuple[Sequences, Sequences]:
     >>> held_out
     Sequences(156 of 15 frames (1, 28, 28), letter, face, variant, rotation)
     """
-    numbers = torch.arange(len(LETTERS))
-    trained, held = numbers[numbers % EVERY != 0], numbers[::EVERY]
+    trained, held = (part.nonzero().flatten() for part in (~HELD_OUT, HELD_OUT))
     shapes = [(len(trained), VARIANTS), (len(held), 1)]
     sizes = [letter * len(FACES) * count * FRAMES * SIDE**2 for letter, count in shapes]
     images = cached_bytes("letters-v2.bytes", sum(sizes), _turn_all)
@@ -107,11 +107,11 @@ def _first_orientations() -> Tensor:
     """Return the orientations of all letters in frame 0, (letters, faces, variants)."""
     generator = torch.Generator().manual_seed(0)
     found = torch.zeros(len(LETTERS), len(FACES), VARIANTS, dtype=torch.float64)
-    trained = torch.arange(len(LETTERS)) % EVERY != 0
-    maps = torch.stack([_variants(generator) for _ in range(int(trained.sum()) * len(FACES))])
+    count = int((~HELD_OUT).sum()) * len(FACES)
+    maps = torch.stack([_variants(generator) for _ in range(count)])
     across, down = maps[..., 0].double().unbind(-1)  # where a map takes the horizontal axis
     angle = torch.atan2(-down, across)  # vertical places grow downwards
-    found[trained] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
+    found[~HELD_OUT] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
     return found
 
 
@@ -129,10 +129,9 @@ def _turn_all() -> NDArray[np.uint8]:
 
     The variants of training letters come first, and then the held-out letters.
     """
-    held = torch.arange(len(LETTERS)) % EVERY == 0
     drawn, generator = glyphs(), torch.Generator().manual_seed(0)
-    parts = [_turn(one, _variants(generator)) for one in drawn[~held].flatten(0, 1)]
-    parts += [_turn(one, torch.eye(2)[None]) for one in drawn[held].flatten(0, 1)]
+    parts = [_turn(one, _variants(generator)) for one in drawn[~HELD_OUT].flatten(0, 1)]
+    parts += [_turn(one, torch.eye(2)[None]) for one in drawn[HELD_OUT].flatten(0, 1)]
     return torch.cat(parts).numpy()
 
 

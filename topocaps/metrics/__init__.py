@@ -23,7 +23,6 @@ from topocaps.metrics.lie import (
     interpolation_floor,
     lie_error,
 )
-from topocaps.metrics.missing_frames import filled_costs
 from topocaps.metrics.mutual_information import equal_counts, equal_widths, mig
 from topocaps.metrics.neighbours import (
     Agreement,
@@ -50,7 +49,7 @@ from topocaps.metrics.rolled_traversal import (
     traversal,
     unseen_lags,
 )
-from topocaps.metrics.visible_frames import gains_by_visible
+from topocaps.metrics.visible_frames import filled_costs, gains_by_visible
 
 __all__ = [
     "DCI",

@@ -74,12 +74,11 @@ class DecodedTraversal:
         """
         check_topographic(model, "traversals of single frames")
         x = frames_of(model, x)
-        model.check(x)
         topography = model.topography
         rates: float | Tensor = topography.rate if rate is None else rate
         rate = topography.velocity if rate is None else rate
-        plan = TraversalOptions(window, rate, closed).plan(topography, x.shape[1])
         compared = traversal(model, x, None, rate, window, seed, closed)
+        plan = TraversalOptions(window, rate, closed).plan(topography, x.shape[1])
         axes = compared.axis if axis is None else model.axes_to_roll(axis, len(x))
         with seeded(seed):
             t = model.select_axis(model.encode_per_axis(x, sample), axes)

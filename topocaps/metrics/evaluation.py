@@ -22,7 +22,6 @@ from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
 from topocaps.metrics.intervals import Mean
-from topocaps.metrics.missing_frames import filled_costs
 from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
 from topocaps.metrics.rolled_traversal import (
@@ -31,7 +30,7 @@ from topocaps.metrics.rolled_traversal import (
     TraversalPlan,
     traversal,
 )
-from topocaps.metrics.visible_frames import spread
+from topocaps.metrics.visible_frames import filled_costs, spread
 from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import (
     log_mean_exp_over_frames,

@@ -27,8 +27,8 @@ from topocaps.data.importing.frames import (
 )
 from topocaps.data.importing.mapped import MappedSequences
 from topocaps.data.importing.split import ClipName, Imported, Windows
-from topocaps.data.moving_images import MovingImages, moving_images
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.data.transforms import MovingImages, moving_images
 from topocaps.errors import BadInput
 
 LARGE = 2**30  #: bytes; mapped arrays that would be larger in memory stay in their files
