@@ -307,7 +307,7 @@ def test_the_interval_covers_the_gain_at_about_its_rate():
     hits = 0
     for rows in torch.arange(40_000).split(200)[:100]:
         part = Traversal(*(v[rows] for v in (rolled, orbit_mean, zeros, ones, ones, axis)))
-        low, high = part.interval(0, draws=300)
+        low, high = part.gain(0).interval(draws=300)
         hits += low <= everything.overall <= high
     assert 85 <= hits <= 100
 

@@ -99,15 +99,8 @@ class SequenceSet(ABC):
         """Return which frames have poses that training shows, (…, time), if it lacks some."""
         return None
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether frames are missing."""
-        return False
-
     def whole(self) -> Self:
         """Return these sequences, or raise an error if frames are missing."""
-        if self.has_gaps:
-            raise BadInput("measures are of whole sequences, and frames are missing in these")
         return self
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
@@ -123,8 +116,9 @@ class SequenceSet(ABC):
     def to(self, device: torch.device | str) -> Self:
         """Return the same sequences with all tensors on ``device``."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        tensors = {k: v for k, v in values.items() if isinstance(v, Tensor)}
-        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
 
     def digest(self) -> str:
@@ -202,9 +196,10 @@ class Sequences(SequenceSet):
     def in_training_of(self, script: Tensor) -> Tensor | None:
         return None if self.in_training is None else self.in_training[script]
 
-    @property
-    def has_gaps(self) -> bool:
-        return self.present is not None
+    def whole(self) -> Self:
+        if self.present is not None:
+            raise BadInput("measures are of whole sequences, and frames are missing in these")
+        return self
 
     def __len__(self) -> int:
         return len(self.order)

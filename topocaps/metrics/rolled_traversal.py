@@ -204,12 +204,10 @@ class Traversal:
         factors = factors[:, improvable]
         return Mean(gained[:, None] * factors, possible[:, None] * factors)
 
-    def interval(
-        self, column: int | None = None, draws: int = 1000, seed: int = 0
-    ) -> Interval | None:
+    def interval(self, column: int | None = None) -> Interval | None:
         """Return a 95 % bootstrap interval of ``gain(column)``."""
         gain = self.gain(column)
-        return None if gain is None else gain.interval(draws, seed)
+        return None if gain is None else gain.interval()
 
 
 @torch.no_grad()

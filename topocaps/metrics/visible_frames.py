@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -135,7 +134,6 @@ def gains_by_visible(
     likelihood: Likelihood,
     counts: Sequence[int] | None = None,
     *,
-    repeated: bool = False,
     most: int | None = None,
     seed: int = 0,
     batch: int = 128,
@@ -143,13 +141,13 @@ def gains_by_visible(
     """Show a model some contiguous frames of every sequence, and compare the others as predicted.
 
     The place of the visible frames is random, and the same for every model with the same ``seed``.
+    A hidden frame that equals a visible one does not count.
 
     Args:
         fill: function that fills hidden frames in.
         sequences: whole sequences, on the device of the model.
         likelihood: decides the cost of a predicted frame.
         counts: numbers of visible frames; by default `visible_counts`.
-        repeated: whether a hidden frame that equals a visible one counts.
         most: largest number of sequences, which are spread over all of them; by default all are
             measured.
     """
@@ -159,11 +157,10 @@ def gains_by_visible(
     found: dict[int, list[Traversal]] = {count: [] for count in masks}
     for rows in torch.arange(len(scripts)).split(batch):
         one = sequences.show(scripts[rows.to(scripts.device)])
-        equal = None if repeated else equal_frames(one.x)
+        equal = equal_frames(one.x)
         for count, parts in found.items():
             visible = masks[count][rows].to(one.x.device)
-            counted = ~visible if equal is None else is_new(equal, visible)
-            filled = fill(one.x, visible)
+            filled, counted = fill(one.x, visible), is_new(equal, visible)
             parts.append(prediction(one.x, filled, counted, one.factors, likelihood))
     return {count: Traversal.join(parts) for count, parts in found.items()}
 
@@ -196,7 +193,7 @@ def visible_gains(
         fill, sequences, likelihood, most, seed: as in `gains_by_visible`.
         closed: whether the last frame is followed by the first.
     """
-    frames = sequences.frames
+    frames, names = sequences.frames, sequences.names
     if not visible_counts(frames):
         return {}
     gains = gains_by_visible(fill, sequences, likelihood, most=most, seed=seed)
@@ -206,24 +203,22 @@ def visible_gains(
     in_training = sequences.in_training_of(scripts)
     found = {}
     for count, one in gains.items():
-        visible = masks[count]
-        measured = functools.partial(_with_all_frames, visible=visible, names=sequences.names)
-        by_distance = gain_by_distance(one, visible, closed)
-        found[str(count)] = {
-            **measured(one),
+        by_distance = gain_by_distance(one, masks[count], closed)
+        numbers = {
+            **_with_all_frames(one, masks[count], names),
             "of": frames,
             "by_distance": {str(n): gain for n, gain in by_distance.items()},
         }
         if by_speed:
-            found[str(count)]["by_speed"] = {
-                str(speed): measured(replace(one, moving=moving))
+            numbers["by_speed"] = {
+                str(speed): _with_all_frames(replace(one, moving=moving), masks[count], names)
                 for speed, moving in by_speed.items()
             }
         if in_training is not None:
             known = in_training.cpu()
             for name, some in (("in_training", known), ("not_in_training", ~known)):
-                gained = replace(one, unseen=one.unseen & some)
-                found[str(count)][name] = _numbers(gained, sequences.names)
+                numbers[name] = _numbers(replace(one, unseen=one.unseen & some), names)
+        found[str(count)] = numbers
     return found
 
 
@@ -235,12 +230,12 @@ def _with_all_frames(gains: Traversal, visible: Tensor, names: Sequence[str]) ->
 
 def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:
     """Return the gain and its interval, and those of every factor that moves."""
-    columns = {names[c] if names else "all": c for c in gains.by_factor}
+    by_factor = gains.by_factor
     return {
         "gain": gains.overall,
         "interval": gains.interval(),
-        "by_factor": {name: gains.by_factor[c] for name, c in columns.items()},
-        "intervals": {name: gains.interval(c) for name, c in columns.items()},
+        "by_factor": {names[c] if names else "all": gain for c, gain in by_factor.items()},
+        "intervals": {names[c] if names else "all": gains.interval(c) for c in by_factor},
     }
 
 
