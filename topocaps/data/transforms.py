@@ -125,7 +125,7 @@ class TransformedImages(ScriptedSet):
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)
         image, *seen, hue = script.unbind(-1)
-        grey = bytes_to_unit(self.images[image][..., None, :, :])
+        grey = self.images[image][..., None, :, :].float() / 255
         x = warp(grey, self.views[tuple(seen)])
         return Batch(_rotate_hue(x, hue / STEPS), script[..., 1:])
 

@@ -184,19 +184,13 @@ def _measure(
             traversals.append(rolled)
             # if axes are kept apart, t of the axis that was rolled along
             t = model.select_axis(model.encode_per_axis(one.x, sample=True), rolled.axis)
-            weights = log_weights(model, one.x, samples)
             axis = rolled.axis if several_axes else None
             # if mu is 0, the sign of t is random, and only its square can be organised
-            measured = {
-                "log_px": log_mean_exp_over_sequences(weights),
-                "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
-                "elbo": model.evidence(one.x).elbo.mean(1),
+            errors = {
                 "equivariance_error": equivariance_errors(t, rate, cyclic, axis),
                 "equivariance_error_squared": equivariance_errors(t.square(), rate, cyclic, axis),
             }
-            if topography.window == 1:
-                measured["log_px_per_frame"] = log_mean_exp_over_frames(weights)
-            values.append(measured)
+            values.append(_bounds(model, one.x, samples) | errors)
             if one.factors is None:
                 continue
             columns = range(one.factors.shape[2])
@@ -216,6 +210,19 @@ def _measure(
         axes,
         names,
     )
+
+
+def _bounds(model: SequenceModel, x: Tensor, samples: int) -> dict[str, Tensor]:
+    """Return the bounds on log p(x) of every sequence, nats a frame, each (batch,)."""
+    weights = log_weights(model, x, samples)
+    bounds = {
+        "log_px": log_mean_exp_over_sequences(weights),
+        "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
+        "elbo": model.evidence(x).elbo.mean(1),
+    }
+    if model.topography.window == 1:
+        bounds["log_px_per_frame"] = log_mean_exp_over_frames(weights)
+    return bounds
 
 
 @torch.no_grad()
