@@ -233,11 +233,8 @@ class Sequences(SequenceSet):
         generator = torch.Generator().manual_seed(seed)
         counts = self._counts.tolist()
         each = min(*counts, each or len(self))
-        rows, first = [], 0
-        for n in counts:
-            rows.append(first + torch.randperm(n, generator=generator)[:each])
-            first += n
-        chosen = torch.cat(rows)  # on the CPU, as the generator is
+        parts = torch.arange(len(self)).split(counts)  # on the CPU, as the generator is
+        chosen = torch.cat([p[torch.randperm(len(p), generator=generator)[:each]] for p in parts])
         moving = None if self.moving is None else self.moving[chosen]
         start = torch.randint(self.frames, (len(chosen),), generator=generator)
         order = self._order_from(chosen, start)
