@@ -99,9 +99,7 @@ class TraversalPlan:
 
         ``x`` begins with the rolled frame.
         """
-        inside = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        inside[:, self.inside] = True
-        return is_new(equal_frames(x), inside)
+        return ~equal_frames(x, x[:, self.inside]).any(2)
 
     def roll(
         self, model: SequenceModel, t: Tensor, rate: float | Tensor, axis: int | Tensor
@@ -124,13 +122,17 @@ def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
     return range((window - 1) // 2 + 1, frames - window // 2)
 
 
-def equal_frames(x: Tensor) -> Tensor:
+def equal_frames(x: Tensor, others: Tensor | None = None) -> Tensor:
     """Return which frames of a sequence are equal, (batch, time, time), of (batch, time, *frame).
 
-    One frame at a time is compared with all others, so the memory is that of ``x`` as booleans.
+    One frame at a time is compared with all of ``x``, so the memory is that of ``x`` as booleans.
+
+    Args:
+        others: frames (batch, n, *frame) to compare ``x`` with; by default ``x`` itself.
     """
-    pixels = x.flatten(2)
-    return torch.stack([(frame[:, None] == pixels).all(2) for frame in pixels.unbind(1)], 1)
+    pixels, others = x.flatten(2), x if others is None else others
+    same = [(frame[:, None] == pixels).all(2) for frame in others.flatten(2).unbind(1)]
+    return torch.stack(same, 2)
 
 
 def is_new(equal: Tensor, visible: Tensor) -> Tensor:
