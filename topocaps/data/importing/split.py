@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.importing.mapped import MappedSequences
-from topocaps.data.moving_images import MovingImages
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.data.transforms import MovingImages
 from topocaps.errors import BadInput, check_seed, counted, whole_number
 
 ClipName = Callable[[int], str]  # of an index: an array may have millions of clips
