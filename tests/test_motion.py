@@ -346,3 +346,10 @@ def test_candidates_of_another_shape_are_refused(velocities, message):
 
     with pytest.raises(tc.BadInput, match=message):
         CapsuleMotion(Own(), 2, (5,))
+
+
+def test_what_left_over_an_open_end_returns_with_a_motion_that_turns_back():
+    moves = CapsuleMotion(Changing((1, -1), frames=3), 1, (5,), cyclic=False)
+    code = torch.rand(1, 5)
+    assert moves.roll(code, candidate=2, steps=3).count_nonzero() == 2
+    assert moves.roll(code, candidate=2, steps=6).equal(code)
