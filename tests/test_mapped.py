@@ -12,6 +12,7 @@ from topocaps.data.moved import MovedDigits
 from topocaps.training import Sgd, Training
 from topocaps.training.loop import train
 from topocaps.training.stack import HostRandomness, Stack, by_architecture
+from topocaps.training.store import RunFolder
 from topocaps.training.updates.autograd import AutogradUpdate
 
 SEEDS, BATCH = (0, 1, 5), 4
@@ -73,10 +74,10 @@ def test_a_mapped_stack_that_is_stopped_goes_on(tmp_path, monkeypatch):
     )
     whole, part, again = ([model(seed) for seed in (0, 1)] for _ in range(3))
     training = replace(TRAINING, epochs=2)
-    digits, states = digits_of(), [tmp_path / f"{n}.safetensors" for n in range(2)]
+    digits, folders = digits_of(), [RunFolder(tmp_path / str(n)) for n in range(2)]
     train(whole, digits, training, seeds=(0, 1))
     with pytest.raises(tc.Interrupted):
-        train(part, digits, training, seeds=(0, 1), states=states, watcher=StopAt(7))
-    train(again, digits, training, seeds=(0, 1), states=states)
+        train(part, digits, training, seeds=(0, 1), folders=folders, watcher=StopAt(7))
+    train(again, digits, training, seeds=(0, 1), folders=folders)
     for one, other in zip(whole, again, strict=True):
         assert_same(weights(one), weights(other))
