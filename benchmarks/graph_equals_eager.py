@@ -104,11 +104,9 @@ def resumed(make, sequences, training):
 class Lent(DeviceRandomness):
     """The GPU's random numbers, for a CPU."""
 
-    def begin(self, step):
-        super().begin(step.cuda())
-
-    def _draw(self, shape, normal):
-        return super()._draw(shape, normal).cpu()
+    def draw(self, step, uniform, normal):
+        uniform, noise = super().draw(step.cuda(), uniform, normal)
+        return uniform.cpu(), [one.cpu() for one in noise]
 
 
 def on_cpu(make, sequences, seeds, training):

@@ -37,9 +37,9 @@ def steps(members, seeds, count):
     update = AutogradUpdate(stack, TRAINING)
     update.set_lr(TRAINING.optimiser.lr)
     found = []
-    for _ in range(count):
-        uniform = numbers.uniform(BATCH, digits.numbers)
-        noise = [numbers.normal(BATCH, 1, *shape) for shape in stack.model.noise_shapes]
+    shapes = [(BATCH, 1, *shape) for shape in stack.model.noise_shapes]
+    for step in torch.arange(1, count + 1):
+        uniform, noise = numbers.draw(step, (BATCH, digits.numbers), shapes)
         found.append(update.step(digits, uniform, noise)[0])
     stack.write_back()
     return torch.stack(found, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 from collections.abc import Callable
@@ -68,6 +69,19 @@ class NonFinite(TopocapsError, ArithmeticError):
 
 class Interrupted(TopocapsError):
     """Training was stopped by the user after it had saved its state."""
+
+
+def optional(module: str, needs: str, install: str) -> Any:
+    """Import a module of an optional package, or raise `BadInput` that says how to install it.
+
+    Args:
+        needs: what needs which package, the beginning of the message.
+        install: what ``pip install`` is given.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BadInput(f"{needs}: pip install {install}") from error
 
 
 def check_seed(seed: int) -> None:

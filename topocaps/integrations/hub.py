@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, optional
 from topocaps.io import (
     make_folder,
     read_json,
@@ -117,7 +117,7 @@ def push(
         url = Pushed().push_to_hub(
             repo_id, private=private, branch=revision, commit_message=message, **options
         )
-    except BadInput:
+    except BadInput:  # of the model or the folder
         raise
     except Exception as error:  # the Hub's errors, and those of its HTTP client
         raise BadInput(f"cannot push to {repo_id}: {_first_line(error)}") from error
@@ -175,10 +175,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _package() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise BadInput(
-            "the Hub needs the package huggingface_hub: pip install 'topocaps[hub]'"
-        ) from error
-    return huggingface_hub
+    needs = "the Hub needs the package huggingface_hub"
+    return optional("huggingface_hub", needs, "'topocaps[hub]'")

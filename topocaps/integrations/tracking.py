@@ -10,14 +10,13 @@ event files into the folder.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from topocaps.errors import BadInput
+from topocaps.errors import optional
 from topocaps.training.store import RunFolder
 from topocaps.training.watching import Logger, Watcher, numbers
 
@@ -33,7 +32,9 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path = "runs") -> None:
         self._folder = folder
-        self._tensorboard = _package("torch.utils.tensorboard", "tensorboard", "")
+        self._tensorboard = optional(
+            "torch.utils.tensorboard", "tracking needs the package tensorboard", "'topocaps[track]'"
+        )
 
     def start(self, settings: Mapping[str, Any]) -> None:
         self._writer = self._tensorboard.SummaryWriter(str(self._folder))
@@ -54,7 +55,9 @@ class Service:
     """W&B or trackio, which have the same functions; ``options`` go to their ``init``."""
 
     def __init__(self, package: str, project: str, **options: Any) -> None:
-        self._service = _package(package, package, f" {package}")
+        needs = f"tracking needs the package {package}"
+        # the extra does not install the services
+        self._service = optional(package, needs, f"'topocaps[track]' {package}")
         self._options = {"project": project, **options}
 
     def start(self, settings: Mapping[str, Any]) -> None:
@@ -119,13 +122,3 @@ def events_in(folder: RunFolder) -> TensorBoard | None:
     tracker = TensorBoard(folder.events)
     tracker.start({})
     return tracker
-
-
-def _package(module: str, package: str, beside: str) -> Any:
-    """Import a module when it is needed; the extra installs TensorBoard, not the services."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise BadInput(
-            f"tracking needs the package {package}: pip install 'topocaps[track]'{beside}"
-        ) from error

@@ -118,16 +118,15 @@ class Randomness(ABC):
     """
 
     @abstractmethod
-    def begin(self, step: Tensor) -> None:
-        """Set the number of the step. It is called before the step draws numbers."""
+    def draw(
+        self, step: Tensor, uniform: Sequence[int], normal: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the numbers of a step: uniform ones in [0, 1), and several tensors of normal ones.
 
-    @abstractmethod
-    def uniform(self, *shape: int) -> Tensor:
-        """Return uniform numbers in [0, 1)."""
-
-    @abstractmethod
-    def normal(self, *shape: int) -> Tensor:
-        """Return standard normal numbers."""
+        Args:
+            uniform: shape of the uniform numbers, which choose sequences.
+            normal: shapes of the standard normal numbers, which are noise.
+        """
 
     @abstractmethod
     def state(self, member: int) -> Tensor:
@@ -148,14 +147,15 @@ class HostRandomness(Randomness):
         # generators of the CPU use only 32 bits of a seed, so the two seeds differ in those
         self.noise = [torch.Generator(device).manual_seed(seed ^ 0x9E3779B9) for seed in seeds]
 
-    def begin(self, step: Tensor) -> None:
-        pass
-
-    def uniform(self, *shape: int) -> Tensor:
-        return self._join([torch.rand(shape, generator=g, device=g.device) for g in self.sequences])
-
-    def normal(self, *shape: int) -> Tensor:
-        return self._join([torch.randn(shape, generator=g, device=g.device) for g in self.noise])
+    def draw(
+        self, step: Tensor, uniform: Sequence[int], normal: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, list[Tensor]]:
+        chosen = [torch.rand(*uniform, generator=g, device=g.device) for g in self.sequences]
+        noise = [
+            [torch.randn(*shape, generator=g, device=g.device) for g in self.noise]
+            for shape in normal
+        ]
+        return self._join(chosen), [self._join(parts) for parts in noise]
 
     def state(self, member: int) -> Tensor:
         return torch.stack([self.sequences[member].get_state(), self.noise[member].get_state()])
@@ -176,22 +176,16 @@ class DeviceRandomness(Randomness):
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds = torch.tensor(list(seeds), dtype=torch.int64, device=device)
 
-    def begin(self, step: Tensor) -> None:
-        self._step, self._stream = step, 0
-
-    def uniform(self, *shape: int) -> Tensor:
-        return self._draw(shape, normal=False)
-
-    def normal(self, *shape: int) -> Tensor:
-        return self._draw(shape, normal=True)
-
-    def _draw(self, shape: Sequence[int], normal: bool) -> Tensor:
+    def draw(
+        self, step: Tensor, uniform: Sequence[int], normal: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, list[Tensor]]:
         from topocaps.training import kernels  # needs a GPU and Triton
 
-        self._stream += 1
-        whole = (len(self.seeds), *shape)
-        drawn = kernels.random(whole, self.seeds, self._step, self._stream - 1, normal)
-        return drawn if len(self.seeds) > 1 else drawn[0]
+        members, drawn = len(self.seeds), []
+        for stream, shape in enumerate((uniform, *normal)):
+            value = kernels.random((members, *shape), self.seeds, step, stream, normal=stream > 0)
+            drawn.append(value if members > 1 else value[0])
+        return drawn[0], drawn[1:]
 
     def state(self, member: int) -> Tensor:
         return self.seeds[member]

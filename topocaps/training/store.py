@@ -15,11 +15,10 @@ from typing import Any
 import numpy
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from topocaps.errors import BadInput
-from topocaps.io import make_folder, read_json, write_atomically, write_json
+from topocaps.io import make_folder, read_json, write_atomically, write_json, write_tensors
 from topocaps.training.engine import Engine
 from topocaps.training.migration import migrated
 from topocaps.version import __version__
@@ -155,12 +154,8 @@ def save_states(folders: Sequence[RunFolder], progress: Sequence[Progress], engi
         if not one.failed:
             plain = dict(vars(one))
             best = {f"{_BEST}{name}": value for name, value in plain.pop("best").items()}
-            # clones: safetensors refuses the shared memory of networks that share a module
-            tensors = {
-                name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for name, value in (engine.state(place) | best).items()
-            }
-            write_atomically(folder.state, save(tensors, metadata={"progress": json.dumps(plain)}))
+            metadata = {"progress": json.dumps(plain)}
+            write_tensors(folder.state, engine.state(place) | best, metadata)
 
 
 def restore_states(folders: Sequence[RunFolder], engine: Engine) -> list[Progress]:
