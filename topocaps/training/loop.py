@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -64,34 +65,35 @@ def train(
     return session.progress
 
 
+@dataclass(eq=False)
 class _Session:
     """Models that train as one program: their engine, their progress, and when they are saved."""
 
-    def __init__(
-        self,
-        models: Sequence[GenerativeModel],
-        sequences: SequenceSet,
-        trainings: Sequence[Training],
-        seeds: Sequence[int],
-        folders: Sequence[RunFolder],
-        validation: SequenceSet | None,
-        watcher: Watcher,
-    ) -> None:
-        self.models, self.trainings, self.folders = models, trainings, folders
-        self.validation, self.watcher = validation, watcher
-        self.steps_per_epoch = trainings[0].steps_per_epoch(sequences)
-        self.steps = trainings[0].epochs * self.steps_per_epoch
+    models: Sequence[GenerativeModel]
+    sequences: SequenceSet
+    trainings: Sequence[Training]
+    seeds: Sequence[int]
+    folders: Sequence[RunFolder]
+    validation: SequenceSet | None
+    watcher: Watcher
+
+    def __post_init__(self) -> None:
+        training, sequences = self.trainings[0], self.sequences
+        self.steps_per_epoch = training.steps_per_epoch(sequences)
+        self.steps = training.epochs * self.steps_per_epoch
         on_gpu = sequences.images.is_cuda and not sequences.on_host
         compiling = on_gpu and self.steps >= WORTH_COMPILING
-        self.engine = Engine(models, sequences, seeds, trainings, compiling=compiling)
-        self.progress = [Progress() for _ in models]
-        if folders and all(folder.state.exists() for folder in folders):
-            self.progress = restore_states(folders, self.engine)
+        self.engine = Engine(
+            self.models, sequences, self.seeds, self.trainings, compiling=compiling
+        )
+        self.progress = [Progress() for _ in self.models]
+        if self.folders and all(folder.state.exists() for folder in self.folders):
+            self.progress = restore_states(self.folders, self.engine)
         self.step = self.progress[0].step
         self.before, self.began = self.progress[0].seconds, time.monotonic()
         self.saved, self.saving = self.began, 0.0  # time of the last save, and its duration
-        self.loggers = [loggers(folder) for folder in folders]
-        for folder in folders:
+        self.loggers = [loggers(folder) for folder in self.folders]
+        for folder in self.folders:
             folder.state.parent.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -255,18 +257,19 @@ def _interrupts() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.getsignal(s) for s in signals]
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
     def ask(number: int, frame: object) -> None:
         event.set()
-        for s, handler in zip(signals, previous, strict=True):
-            signal.signal(s, handler)
+        restore()
 
-    for s in signals:
-        signal.signal(s, ask)
+    for number in previous:
+        signal.signal(number, ask)
     try:
         yield event
     finally:
-        for s, handler in zip(signals, previous, strict=True):
-            signal.signal(s, handler)
+        restore()

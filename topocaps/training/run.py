@@ -296,21 +296,17 @@ def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeMod
 
 def check(model: GenerativeModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
-    images = sequences.images
     first = next(sequences.batches(LOOKED_AT))
-    x, mask = first.x, first.mask
-    for parameter in model.parameters():
-        x = x.to(parameter.device)  # they meet on the device of the training
-        break
-    model.check(x, mask)
+    # they meet on the device of the training
+    model.check(first.x.to(next(model.parameters()).device), first.mask)
     wanted = model.frame_shape or sequences.frame_shape
     if tuple(sequences.frame_shape) != tuple(wanted):
         raise BadInput(
             f"these are sequences of frames {tuple(sequences.frame_shape)}, and the model's are "
             f"{tuple(wanted)}: single images are sequences of one, x[:, None]"
         )
-    if images.is_floating_point():
-        check_values(images, model.likelihood)
+    if sequences.images.is_floating_point():
+        check_values(sequences.images, model.likelihood)
 
 
 def choose_device(device: str) -> torch.device:
