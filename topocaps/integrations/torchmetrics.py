@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, optional
 from topocaps.metrics.attribute_predictability import sap
 from topocaps.metrics.capsule_correlation import observed_rolls
 from topocaps.metrics.dci_scores import dci
@@ -41,15 +41,9 @@ from topocaps.metrics.neighbours import nearest_neighbour_hits, topographic_smoo
 from topocaps.metrics.probes import STRENGTH, Probe, fit_probe
 from topocaps.metrics.rolled_traversal import Traversal, prediction
 
-try:
-    from torchmetrics import Metric
-    from torchmetrics.utilities import dim_zero_cat
-except ImportError as error:
-    raise BadInput(
-        "metrics with update and compute need the package torchmetrics: "
-        "pip install 'topocaps[metrics]'"
-    ) from error
-
+_NEEDS = "metrics with update and compute need the package torchmetrics"
+torchmetrics: Any = optional("torchmetrics", _NEEDS, "'topocaps[metrics]'")
+Metric: Any = torchmetrics.Metric
 _COUNT = itertools.count()
 
 
@@ -95,7 +89,7 @@ class FunctionMetric(Metric):
         signature = inspect.Signature([itself, *cls._given.parameters.values()])
         update.__signature__ = signature  # type: ignore[attr-defined]
         update.__doc__ = f"Add a batch: {', '.join(takes)}."
-        cls.update = update  # type: ignore[assignment, method-assign]
+        cls.update = update
 
     def __init__(self, **settings: Any) -> None:
         parameters = inspect.signature(self.function).parameters
@@ -130,7 +124,7 @@ class FunctionMetric(Metric):
         states = {name: getattr(self, name) for name in self.rows or self._given.parameters}
         if any(isinstance(state, list) and not state for state in states.values()):
             raise BadInput(f"{type(self).__name__} has seen no batch: call update first")
-        return {name: dim_zero_cat(state) for name, state in states.items()}
+        return {name: torchmetrics.utilities.dim_zero_cat(state) for name, state in states.items()}
 
     def score(self) -> Any:
         """The function's own result, with its settings; with ``rows``, the mean of each."""
@@ -146,11 +140,8 @@ class FunctionMetric(Metric):
             found = {field.name: getattr(found, field.name) for field in fields(found)}
         if not isinstance(found, Mapping):
             return _number(found)
-        numbers = {
-            name: _number(value)
-            for name, value in found.items()
-            if isinstance(value, float | Tensor)
-        }
+        wanted = {name: one for name, one in found.items() if isinstance(one, float | Tensor)}
+        numbers = {name: _number(value) for name, value in wanted.items()}
         return numbers if len(numbers) > 1 else numbers.popitem()[1]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,28 +81,30 @@ def trackio(project: str, **options: Any) -> Service:
     return Service("trackio", project, **options)
 
 
+@dataclass
 class Tracked:
     """A watcher, and a tracker that is told the numbers of every epoch."""
 
-    def __init__(self, watcher: Watcher, tracker: Tracker, settings: Mapping[str, Any]) -> None:
-        self._watcher, self._tracker, self._settings = watcher, tracker, settings
+    watcher: Watcher
+    tracker: Tracker
+    settings: Mapping[str, Any]
 
     def start(self, step: int, steps: int) -> None:
-        self._tracker.start(self._settings)
-        self._watcher.start(step, steps)
+        self.tracker.start(self.settings)
+        self.watcher.start(step, steps)
 
     def step(self, step: int, terms: dict[str, Any]) -> None:
-        self._watcher.step(step, terms)
+        self.watcher.step(step, terms)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        self._watcher.epoch(record)
-        self._tracker.log(record["step"], numbers(record))
+        self.watcher.epoch(record)
+        self.tracker.log(record["step"], numbers(record))
 
     def finish(self) -> None:
         try:
-            self._watcher.finish()
+            self.watcher.finish()
         finally:
-            self._tracker.finish()
+            self.tracker.finish()
 
 
 def track(
