@@ -77,7 +77,9 @@ class FunctionMetric(Metric):
             return
         parameters = inspect.signature(of).parameters
         takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
-        cls.function, cls.rows, cls.higher_is_better = staticmethod(of), rows, higher_is_better
+        cls.function, cls.rows = staticmethod(of), rows
+        if higher_is_better is not None:
+            cls.higher_is_better = higher_is_better
         cls.citations = getattr(of, "citations", ())
         cls._given = inspect.Signature([parameters[name] for name in takes])
 

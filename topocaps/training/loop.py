@@ -92,7 +92,7 @@ class _Session:
         self.step = self.progress[0].step
         self.before, self.began = self.progress[0].seconds, time.monotonic()
         self.saved, self.saving = self.began, 0.0  # time of the last save, and its duration
-        self.loggers = [loggers(folder) for folder in self.folders]
+        self.loggers = [loggers(folder) for folder in self.folders] or [[] for _ in self.models]
         for folder in self.folders:
             folder.state.parent.mkdir(parents=True, exist_ok=True)
 
@@ -164,11 +164,9 @@ class _Session:
         if last or time.monotonic() - self.saved >= self.saving / SAVING:
             self._save()
         self._write_histories()
-        if self.loggers:
-            for place in going:
-                record = self.progress[place].history[-1]
-                for logger in self.loggers[place]:
-                    logger.log(self.step, numbers(record))
+        for place in going:
+            for logger in self.loggers[place]:
+                logger.log(self.step, numbers(self.progress[place].history[-1]))
         first = going[0]
         self.watcher.epoch(summarise(self.models[first], self.progress[first].history[-1]))
 
@@ -179,9 +177,8 @@ class _Session:
         model.load_state_dict(weights)  # the weights of its stack
         found = validation_bound(model, sequences, 4 * training.batch)
         if not math.isfinite(found):
-            self._fail(
-                place, f"the bound on validation sequences is not finite at step {self.step}"
-            )
+            why = f"the bound on validation sequences is not finite at step {self.step}"
+            self._fail(place, why)
             return
         one.history[-1][VALIDATION] = found
         if training.patience is not None and best_epoch(one.history) == len(one.history):
