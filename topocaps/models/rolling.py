@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, whole_number
 from topocaps.latents.motion import Known, Motion, motion_from, motion_settings
 from topocaps.latents.topography import KELLER_2021, Topography
 from topocaps.models.base import family, settings_in
@@ -261,6 +261,7 @@ class RollingVAE(OneCodeModel):
     @torch.no_grad()
     def sample(self, n: int, frames: int) -> Tensor:
         """Draw n codes and motions from the prior and decode them: (n, frames, *frame)."""
+        n, frames = whole_number("n", n), whole_number("frames", frames)
         like = self.motions.log_prior
         t = self.prior.sample(n, self._code_shape, like)
         candidate = Categorical(logits=like).sample(torch.Size((n,)))

@@ -15,7 +15,7 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput, check_seed, non_negative, one_of, positive, whole_number
 from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography
-from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.metrics.rolled_traversal import TraversalOptions
 from topocaps.models import VAE, TopographicVAE
 from topocaps.models.base import GenerativeModel
 from topocaps.models.convolutional import RELU, SILU, convolutional

@@ -24,8 +24,7 @@ from topocaps.metrics import (
     neighbour_agreement,
     strongest_images,
 )
-from topocaps.metrics.rolled_traversal import Traversal, traversal
-from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.metrics.rolled_traversal import Traversal, TraversalOptions, traversal
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.evidence import frame_bound
 from topocaps.models.sequence import SequenceModel
