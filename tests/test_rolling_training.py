@@ -1,6 +1,7 @@
 """Rolling VAEs in the engine: stacks, updates, resumed runs, steps without values; KL weights."""
 
 import functools
+import json
 from dataclasses import replace
 
 import pytest
@@ -275,3 +276,29 @@ def test_a_run_resumes_with_the_weight_of_its_step(tmp_path):
     with pytest.raises(tc.BadInput, match=r"training\.kl"):
         tc.fit(perceptrons(), x, out=tmp_path, training=ADAM, device="cpu", watcher=Silent())
     assert tc.Training.from_json(WARM.to_json()) == WARM and "kl" not in ADAM.to_json()
+
+
+CHANGES = {
+    "motion": {"motion": Unknown((-1, 1))},
+    "visible": {"visible": Past(2)},
+    "prior": {"prior": "laplace"},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES.keys())
+def test_a_run_of_own_networks_resumes_with_its_settings_alone(changed, tmp_path):
+    def own(**settings):
+        model = perceptrons()
+        return tc.RollingVAE(model.z_given_x, model.x_given_t, model.topography, **settings)
+
+    there = dict(training=ADAM, out=tmp_path, device="cpu")
+    with pytest.raises(tc.Interrupted):
+        tc.fit(own(), shown(perceptrons), watcher=StopAt(4), **there)
+    with pytest.raises(tc.BadInput, match=f"networks.{next(iter(changed))}"):
+        tc.fit(own(**changed), shown(perceptrons), watcher=Silent(), **there)
+    recipe = tmp_path / "recipe.json"  # of a version that did not record these settings
+    told = json.loads(recipe.read_text())
+    for name in ("motion_kind", "visible", "prior"):
+        del told["networks"][name]
+    recipe.write_text(json.dumps(told))
+    assert tc.fit(own(), shown(perceptrons), watcher=Silent(), **there).failure is None

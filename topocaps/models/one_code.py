@@ -49,6 +49,7 @@ class OneCodeModel(GenerativeModel):
         self.visible = visible
         self.keep = None if keep is None else whole_number("keep", keep)
         self.prior = CodePrior.of(prior)
+        self.motion_kind = motion
         self.motions = CapsuleMotion(
             motion, topography.capsules, topography.shape, topography.cyclic
         )

@@ -14,6 +14,13 @@ LATER: dict[str | None, dict[str, Any]] = {
     "Letters": {"share": 1.0, "speeds": [1], "arc": None},
 }
 
+#: settings of rolling VAEs with networks of your own that older folders lack
+OF_OWN_NETWORKS = {
+    "motion_kind": "Known(velocity=1.0, axis=0)",
+    "visible": "Stretch(least=3, most=None)",
+    "prior": "StandardNormal()",
+}
+
 
 def migrated(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run folder with the recipe's fields that older folders lack.
@@ -21,7 +28,9 @@ def migrated(settings: dict[str, Any]) -> dict[str, Any]:
     An older folder records them in the configuration of the model alone, and of a recipe's start
     only its name and training.
     """
-    model = settings.get("model")
+    model, networks = settings.get("model"), settings.get("networks")
+    if isinstance(networks, dict) and networks.get("kind") == "RollingVAE":
+        settings = {**settings, "networks": {**OF_OWN_NETWORKS, **networks}}
     if not isinstance(model, dict) or "name" not in settings:
         return settings  # no recipe of the library
     data = settings.get("data") or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.device import free_memory
 from topocaps.errors import BadInput, NonFinite, check_seed, counted
 from topocaps.io import read_json, read_weights, write_weights
-from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, build, check_values
 from topocaps.references import references
 from topocaps.training.loop import train
@@ -337,7 +336,7 @@ def described(model: GenerativeModel) -> dict[str, Any]:
     told = {
         name: repr(value)
         for name, value in vars(model).items()
-        if isinstance(value, str | int | float | bool | Topography) and name[0] != "_"
+        if (isinstance(value, str | int | float | bool) or is_dataclass(value)) and name[0] != "_"
     }
     layers = {
         name: repr(module)
