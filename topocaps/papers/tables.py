@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topocaps.papers import quantities
-from topocaps.papers.recipes import dsprites, extensions, mnist, part_whole, sprites
+from topocaps.papers.recipes import dsprites, mnist, part_whole, sprites
 from topocaps.papers.recipes.columns import column
 from topocaps.papers.rolling_tables import ROLLING_TABLES
 from topocaps.papers.table import Table
@@ -174,15 +174,15 @@ TABLES = {
     ),
     "speed": Table(
         "Any speed (C.1): sprites that move half a site, or two, a frame",
-        extensions.SPEED,
+        sprites.SPEED,
         quantities.TRAVERSALS,
     ),
     "open": Table(
-        "Open ends (C.2): sprites that grow and do not come round", extensions.OPEN, (GAIN,)
+        "Open ends (C.2): sprites that grow and do not come round", sprites.OPEN, (GAIN,)
     ),
     "causal": Table(
         "Causal (Eq. 22): only the past",
-        extensions.CAUSAL,
+        sprites.CAUSAL,
         (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         note="Each predicts the four frames it has not seen: the causal model 1 to 4 frames after "
         "the last one, the centred one 6 to 9 frames from the middle of its window. As sequences "
@@ -190,7 +190,7 @@ TABLES = {
     ),
     "axes": Table(
         "Several axes (C.3): x and y on capsules of two axes",
-        extensions.AXES,
+        sprites.AXES,
         (*quantities.TRAVERSALS, *quantities.OWN_AXES),
         note="*along its own axis*: the share of the sequences in which x, or y, moves whose "
         "latents move along the axis of that factor and not along the other. Each capsule learns "
@@ -198,7 +198,7 @@ TABLES = {
     ),
     "learned": Table(
         "Learned W and velocities (section 7)",
-        extensions.LEARNED,
+        sprites.LEARNED,
         (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         picture="learned",
         note="W is learned from the bound, which rewards likely frames and not a roll. A learned W "
@@ -206,7 +206,7 @@ TABLES = {
     ),
     "sparse": Table(
         "Sparsity between capsules (section 7)",
-        extensions.SPARSE,
+        sprites.SPARSE,
         (quantities.SPECIALISATION, *quantities.TRAVERSALS[:3], quantities.LIKELIHOOD[3]),
         note="*specialisation*: 0 if every capsule moves equally for every factor, 1 if each moves "
         "for one factor only.",

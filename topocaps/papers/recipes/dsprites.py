@@ -6,35 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from topocaps.latents.topography import Topography
 from topocaps.papers.recipes import editions
 from topocaps.papers.recipes.columns import Columns, column, variant
 from topocaps.papers.recipes.editions import CLIP
 from topocaps.study.data import Sprites
 from topocaps.study.recipe import Recipe
 
-
-def _columns(edition: str, unseen: int) -> Columns:
-    found = editions.SPRITES[edition]
-    return Columns(
-        base=Recipe(
-            name="sprites",
-            about="",
-            data=Sprites(),
-            topography=Topography(capsules=15, shape=(15,), reach=(1,), window=15, velocity=1.0),
-            training=found.training,
-        ),
-        edition=found,
-        windows={"1_2": 15, "2_5": 12, "1_3": 10, "4_15": 8, "1_6": 5, "0": 1},
-        unseen=unseen,
-    )
-
-
-_RELEASED, _LETTER = (
-    _columns(name, unseen=10) for name in (editions.CAMERA_READY, editions.LETTER)
-)
-_SUBMISSION, _SUBMISSION_RELEASED = (
-    _columns(name, unseen=12) for name in (editions.SUBMISSION, editions.SUBMISSION_RELEASED)
+_RELEASED, _LETTER, _SUBMISSION, _SUBMISSION_RELEASED = (
+    Columns("sprites", Sprites(), 15, edition, unseen)
+    for edition, unseen in zip(editions.SPRITES.values(), (10, 10, 12, 12), strict=True)
 )
 
 
@@ -45,28 +25,31 @@ def _found(means: Sequence[float], spreads: Sequence[float]) -> dict[str, Any]:
     return {"capcorr": dict(zip(factors, capcorr, strict=True)), "equivariance_error": error}
 
 
-_BUBBLE = _found((0.13, 0.12, 0.1, 0.5, 1951), (0.01, 0.01, 0.01, 0, 34))
+_BUBBLE = ((0.13, 0.12, 0.1, 0.5, 1951), (0.01, 0.01, 0.01, 0, 34))
+
+
+def _topographic(columns: Columns, name: str, *found: Sequence[float]) -> Recipe:
+    """Return a column; K of a Bubble is the length of its window."""
+    kind, length = name.split("-")
+    reach = columns.window(length) if kind == "bubble" else None
+    return columns.topographic(name, reach, _found(*found))
 
 
 def _table2(columns: Columns) -> tuple[Recipe, ...]:
-    topographic = columns.topographic
+    claims = {
+        "tvae-1_2": ((1, 1, 1, 1, 344), (0, 0, 0, 0, 5)),
+        "tvae-1_3": ((1, 1, 1, 1, 1034), (0, 0, 0, 0, 6)),
+        "tvae-1_6": ((0.67, 0.66, 0.52, 0.42, 2549), (0.02, 0.02, 0.01, 0.01, 38)),
+        "tvae-0": ((0.17, 0.21, 0.09, 0.51, 2971), (0.03, 0.02, 0.01, 0.01, 9)),
+        "bubble-1_3": _BUBBLE,
+    }
     return (
-        topographic("tvae-1_2", claims=_found((1, 1, 1, 1, 344), (0, 0, 0, 0, 5))),
-        topographic("tvae-1_3", claims=_found((1, 1, 1, 1, 1034), (0, 0, 0, 0, 6))),
-        topographic(
-            "tvae-1_6",
-            claims=_found((0.67, 0.66, 0.52, 0.42, 2549), (0.02, 0.02, 0.01, 0.01, 38)),
-        ),
-        topographic(
-            "tvae-0", claims=_found((0.17, 0.21, 0.09, 0.51, 2971), (0.03, 0.02, 0.01, 0.01, 9))
-        ),
-        topographic("bubble-1_3", 10, _BUBBLE),
+        *(_topographic(columns, name, *found) for name, found in claims.items()),
         columns.vae(_found((0.18, 0.16, 0.11, 0.52, 6934), (0.01, 0.01, 0, 0, 0))),
     )
 
 
 def _table5(columns: Columns) -> tuple[Recipe, ...]:
-    topographic = columns.topographic
     claims = {
         "tvae-1_2": ((1, 1, 1, 1, 131), (0, 0, 0, 0, 0)),
         "tvae-2_5": ((1, 1, 1, 1, 679), (0, 0, 0, 0, 4)),
@@ -80,15 +63,8 @@ def _table5(columns: Columns) -> tuple[Recipe, ...]:
         "bubble-4_15": ((0.12, 0.12, 0.09, 0.49, 2420), (0.03, 0.02, 0.01, 0.03, 1192)),
         "bubble-1_6": ((0.07, 0.08, 0.05, 0.26, 1397), (0.02, 0.01, 0.01, 0, 29)),
     }
-    whole = {
-        "bubble-1_2": 15,
-        "bubble-2_5": 12,
-        "bubble-1_3": 10,
-        "bubble-4_15": 8,
-        "bubble-1_6": 5,
-    }
     return (
-        *(topographic(name, whole.get(name), _found(*found)) for name, found in claims.items()),
+        *(_topographic(columns, name, *found) for name, found in claims.items()),
         columns.vae(_found((0.24, 0.25, 0.09, 0.47, 6929), (0.01, 0, 0.01, 0, 1))),
     )
 
@@ -99,7 +75,7 @@ FIRST, FIRST_RELEASED = _table5(_SUBMISSION), _table5(_SUBMISSION_RELEASED)
 
 #: The released script has a Bubble of 5 frames (L = 1/6) and K = 5, Table 2 one of L = 1/3 without
 #: its K. Which of them made the paper's number is undetermined.
-OTHER_BUBBLE = _RELEASED.topographic("bubble-1_6", 5, _BUBBLE)
+OTHER_BUBBLE = _topographic(_RELEASED, "bubble-1_6", *_BUBBLE)
 
 #: The models of Table 2 that the released code trains without a limit on the gradient, with one.
 CLIPPED = tuple(
@@ -116,6 +92,5 @@ DSPRITES = (
 #: What the submission says of K (A.5), with the other value.
 _MODEL = column(FIRST, "tvae-1_3")
 THREE_SITES = variant(
-    _MODEL, "k3", "but K = 3",
-    claims={}, topography=replace(_MODEL.topography, reach=(3,)),
-)  # fmt: skip
+    _MODEL, "k3", "but K = 3", claims={}, topography=replace(_MODEL.topography, reach=(3,))
+)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from topocaps.latents.topography import Topography
 from topocaps.models.networks import Fan, Norm
 from topocaps.training import Precision, Sgd, Training
 
@@ -39,25 +38,6 @@ class Edition:
     torus: Training  #: of the torus of Figure 3
     torus_mu: float  #: initial mu of the torus
     mu: float = -30.0  #: initial mu of the other models, in the sign of Eq. 6
-
-    def epsilon_of(self, window: int) -> float:
-        """Return the number that is added to the energies of a model with this window."""
-        return self.epsilon_single if window == 1 else self.epsilon
-
-    def training_of(self, shifting: bool, window: int) -> Training:
-        """Return the training of a topographic model, with the clip of its kind."""
-        if not shifting:
-            return self.training
-        return replace(self.training, clip=self.clip_single if window == 1 else self.clip)
-
-    def topography_of(self, topography: Topography) -> Topography:
-        """Return W with its corners cut where this edition cuts them and there are any.
-
-        The released code cuts the corners of TVAEs. A window of one frame, a reach of one site and
-        a Bubble have no band and so no corners.
-        """
-        banded = topography.velocity == 1 and topography.window > 1 and topography.reach != (1,)
-        return replace(topography, corners=self.corners or not banded)
 
 
 CAMERA_READY, LETTER = "camera-ready", "letter"
