@@ -8,6 +8,7 @@ from topocaps.papers.recipes.columns import column
 from topocaps.papers.rolling_tables import ROLLING_TABLES
 from topocaps.papers.table import Table
 from topocaps.study.evaluation.topographic import ERROR, GAIN
+from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
 
 _CAPCORR = (*quantities.CAPCORR, ERROR, GAIN)
@@ -39,6 +40,21 @@ def _table3(norms: tuple[Recipe, ...], others: tuple[Recipe, ...]) -> Table:
     )
 
 
+def _submitted(
+    name: str,
+    data: str,
+    text: tuple[Recipe, ...],
+    released: tuple[Recipe, ...],
+    numbers: tuple[Quantity, ...],
+) -> dict[str, Table]:
+    """Return a table of the submission in both of its editions."""
+    title = f"Table {name[-1]} (submission): {data}, all models, edition"
+    return {
+        f"{name}{ending}": Table(f"{title} `{recipes[0].edition}`", recipes, numbers, seeds=1)
+        for ending, recipes in (("", text), ("-released", released))
+    }
+
+
 _COMBINED, _PERSPECTIVE = mnist.TOGETHER
 _OF_PARTS = (
     part_whole.DIGITS, part_whole.AFFNIST,
@@ -62,29 +78,9 @@ TABLES = {
     ),
     "table3": _table3(mnist.NORMS, mnist.FIRST),
     "table3-released": _table3(mnist.NORMS_RELEASED, mnist.FIRST_RELEASED),
-    "table4": Table(
-        "Table 4 (submission): MNIST, all models, edition `submission`",
-        mnist.FIRST,
-        quantities.LIKELIHOOD,
-        seeds=1,
-    ),
-    "table4-released": Table(
-        "Table 4 (submission): MNIST, all models, edition `submission-released`",
-        mnist.FIRST_RELEASED,
-        quantities.LIKELIHOOD,
-        seeds=1,
-    ),
-    "table5": Table(
-        "Table 5 (submission): sprites for dSprites, all models, edition `submission`",
-        dsprites.FIRST,
-        _CAPCORR,
-        seeds=1,
-    ),
-    "table5-released": Table(
-        "Table 5 (submission): sprites for dSprites, all models, edition `submission-released`",
-        dsprites.FIRST_RELEASED,
-        _CAPCORR,
-        seeds=1,
+    **_submitted("table4", "MNIST", mnist.FIRST, mnist.FIRST_RELEASED, quantities.LIKELIHOOD),
+    **_submitted(
+        "table5", "sprites for dSprites", dsprites.FIRST, dsprites.FIRST_RELEASED, _CAPCORR
     ),
     "settings": Table(
         "The effect of each setting: Table 1 with one setting changed",
