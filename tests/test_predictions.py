@@ -13,7 +13,7 @@ from topocaps.metrics.visible_frames import distances, gain_by_distance
 from topocaps.models.evidence import frame_bound, joint_bound
 from topocaps.models.likelihoods import Likelihood
 from topocaps.papers.page import _cell, write_page
-from topocaps.papers.predictions import draw_predicted
+from topocaps.papers.pictures import draw_predicted
 from topocaps.papers.quantities import predictions
 from topocaps.papers.recipes import RECIPES, find
 from topocaps.papers.reproduce import named

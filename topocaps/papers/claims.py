@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topocaps.papers.judging import Best, Better, Learned, Within
+from topocaps.papers.judging import Best, Better, Claim, Learned, Within
 from topocaps.papers.quantities import (
     AGREEMENT,
     CAPCORR,
@@ -36,7 +36,7 @@ _BUBBLES = (  # that do not see whole sequences; the second is of the camera-rea
 )
 
 #: E_eq is no number of these: K decides it before the first step.
-CLAIMS: tuple[Better | Best | Within, ...] = (
+CLAIMS: tuple[Claim, ...] = (
     Better(
         "K = 3 is better than K = 1 on MNIST (A.5)",
         _MNIST, mnist.SINGLE_SITE, higher=(*_LIKELIHOOD, GAIN),
@@ -130,7 +130,7 @@ def _read(label: str, how: str, what: str, angle: str) -> Quantity:
 
 
 #: What the other paper says of parts and wholes; its tables' recipes are all that they need.
-OF_PARTS = (
+OF_PARTS: tuple[Claim, ...] = (
     Better(
         "Free-form inference repairs digits turned by up to 90 degrees (Fig. 3)", _PARTS, _PARTS,
         higher=((
@@ -201,7 +201,7 @@ def _gains(*factors: str) -> tuple[Quantity, ...]:
 
 
 #: What the papers' tables are read to show, with a bound that holds or a control beside it.
-CONCLUSIONS: tuple[Better | Within | Learned, ...] = (
+CONCLUSIONS: tuple[Claim, ...] = (
     *(
         Better(
             f"A TVAE, {recipe.about}, has a higher likelihood than the VAE ({told})",

@@ -135,12 +135,14 @@ class Learned:
     recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
     lower: bool = False
-    why: str = ""
+    why: str = ""  #: what explains numbers that are not better
 
     def judge(self, measured: Measured) -> Verdict:
         told = [self._judge(measured, number) for number in self.numbers]
         good = [is_better for _, found in told for is_better in found]
-        return Verdict("; ".join(text for text, _ in told), _verdict(good) if good else None)
+        verdict = _verdict(good) if good else None
+        because = f". {self.why}" if verdict in (DOES_NOT, IN_PART) else ""
+        return Verdict("; ".join(text for text, _ in told) + because, verdict)
 
     def _judge(self, measured: Measured, number: Quantity) -> tuple[str, list[bool | None]]:
         """Return a sentence on one number, and for every model whether training improved it."""
@@ -156,6 +158,9 @@ class Learned:
         better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
         found = f"{number.label}, better in {len(better)} of {len(good)} models"
         return f"{found}{': ' * bool(better)}{', '.join(better)}", good
+
+
+Claim = Better | Best | Within | Learned
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,20 +10,20 @@ from typing import Any
 
 from topocaps.errors import counted
 from topocaps.io import write_atomically
-from topocaps.models import VAE
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
+from topocaps.papers.judging import Claim
 from topocaps.papers.overview import overview, selection
-from topocaps.papers.predictions import PICTURES, draw_gains
+from topocaps.papers.pictures import PICTURES
+from topocaps.papers.pictures import draw as draw
 from topocaps.papers.results import Results, length_of
 from topocaps.papers.rolling_tables import GUIDE
 from topocaps.papers.table import Table
 from topocaps.papers.tables import TABLES
-from topocaps.study import figures, result_figures
 from topocaps.study.quantity import ABSENT, Quantity
-from topocaps.study.recipe import BaseRecipe, Recipe
+from topocaps.study.recipe import BaseRecipe
 
-_COUNTED = ("epochs", "sequences")
+#: Models of a table and their results.
+Rows = Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
 _HEAD = """# Results
 
 `topocaps reproduce` writes this page from the files `<recipe>/seed-<n>.json` in this folder. Each
@@ -72,8 +71,8 @@ use the runs of their tables."""
 def write_page(results: Results) -> Path:
     """Write README.md from the stored results."""
     sections = {
-        "conclusions": _conclusions(results),
-        "claims": _claims(results),
+        "conclusions": _judged(results, _CONCLUSIONS_HEAD, "conclusion", CONCLUSIONS),
+        "claims": _judged(results, _CLAIMS_HEAD, "claim", (*CLAIMS, *OF_PARTS)),
         "selection": selection(results),
     }
     for name, table in TABLES.items():
@@ -90,37 +89,19 @@ def write_page(results: Results) -> Path:
     return page
 
 
-def _conclusions(results: Results) -> list[str]:
-    """Return the papers' conclusions that a bound or the untrained control can contradict."""
+def _judged(results: Results, head: str, noun: str, claims: Sequence[Claim]) -> list[str]:
+    """Return a section of the claims that the stored results decide; none without results."""
     lines = []
-    for one in CONCLUSIONS:
-        found = one.judge(results)
-        if found.verdict is not None:
-            because = ""
-            if isinstance(one, Learned) and found.verdict in (DOES_NOT, IN_PART):
-                because = f". {one.why}"
-            lines.append(f"| {one.text} | **{found.verdict}** | {found.found}{because} |")
-    if not lines:
-        return []
-    header = ["| conclusion | verdict | measured |", "|---|---|---|"]
-    return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
-
-
-def _claims(results: Results) -> list[str]:
-    """Return the papers' claims beside their tables, judged by the stored results."""
-    lines = []
-    for claim in (*CLAIMS, *OF_PARTS):
+    for claim in claims:
         found = claim.judge(results)
         if found.verdict is not None:
-            bad = any(results.troubles(recipe) for recipe in claim.recipes)
+            bad = noun == "claim" and any(results.troubles(recipe) for recipe in claim.recipes)
             lines.append(
                 f"| {claim.text} | **{found.verdict}** | "
                 f"{found.found}{'; some of these runs failed or have a diagnosis' * bad} |"
             )
-    if not lines:
-        return []
-    header = ["| claim | verdict | measured |", "|---|---|---|"]
-    return ["\n".join([_CLAIMS_HEAD, "", *header, *lines])]
+    header = [f"| {noun} | verdict | measured |", "|---|---|---|"]
+    return ["\n".join([head, "", *header, *lines])] if lines else []
 
 
 def _pictures(results: Results, name: str, table: Table) -> list[str]:
@@ -150,63 +131,10 @@ def _pictures(results: Results, name: str, table: Table) -> list[str]:
     return own
 
 
-def draw(results: Results) -> None:
-    """Draw the figures of numbers from the stored results."""
-    _draw_lags(results)
-    _draw_capcorr(results)
-    _draw_probes(results)
-    draw_gains(results)
-
-
-def _draw_lags(results: Results) -> None:
-    for data, table in (("mnist", "table4"), ("sprites", "table5")):
-        found = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in TABLES[table].recipes}
-        runs = {name: seeds[0] for name, seeds in found.items() if seeds}
-        if runs:
-            figures.save(figures.by_lag(runs), results.folder / f"{data}-by-lag.png")
-
-
-def _draw_capcorr(results: Results) -> None:
-    points: dict[str, list[tuple[float, float]]] = {}
-    for recipe in TABLES["figure5"].recipes:
-        if not isinstance(recipe, Recipe) or recipe.model is VAE:
-            continue
-        kind = recipe.name.split("/")[-1].split("-")[0]
-        length = recipe.topography.window / recipe.topography.shape[0] / 2
-        length = 0.0 if recipe.topography.window == 1 else length
-        for one in results.of(recipe):
-            points.setdefault(kind, []).append((length, _mean_capcorr(one)))
-            control = points.setdefault(f"{kind}, untrained", [])
-            control.append((length, _mean_capcorr(one["untrained"])))
-            claimed = points.setdefault(f"{kind}, paper", [])
-            claimed.append((length, _mean_capcorr(recipe.claims)))
-    if points:
-        means = {name: _means(values) for name, values in points.items()}
-        drawn = {name: values for name, values in means.items() if values}
-        figures.save(result_figures.capcorr_by_length(drawn), results.folder / "figure5.png")
-
-
-def _draw_probes(results: Results) -> None:
-    read: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for recipe in TABLES["probes"].recipes:
-        for one in results.of(recipe):
-            for what, shares in one.get("probes", {}).items():
-                curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
-                curve += [(float(labels), share) for labels, share in shares.items()]
-    if read:
-        figures.save(result_figures.probes_by_labels(read), results.folder / "probes.png")
-
-
-def _section(
-    name: str,
-    table: Table,
-    rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]],
-    troubles: Mapping[str, Sequence[str]],
-) -> str:
-    """Return one table, with its command, devices and training time."""
+def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequence[str]]) -> str:
+    """Return one table, and under its title how it was made."""
     columns = _columns(table)
-    everything = [one for _, found in rows for one in found]
-    mixed = len({length_of(one) for one in everything}) > 1
+    mixed = len({length_of(one) for _, found in rows for one in found}) > 1
     labels = [next(iter(column.values())).label for column in columns]
     lines = [["model", "", *labels]]
     absent = [r.name for r, found in rows if not found and not troubles[r.name]]
@@ -227,27 +155,31 @@ def _section(
     shown = [[line[column] for column in used] for line in lines]
     text = ["| " + " | ".join(line) + " |" for line in shown]
     text.insert(1, "|" + "---|" * len(used))
+    if absent:
+        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
+    about = [table.note, ""] if table.note else []
+    made = _made(name, rows)
+    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
+
+
+def _made(name: str, rows: Rows) -> str:
+    """Return the command of a table, and its runs, training time, devices, data and settings."""
+    everything = [one for _, found in rows for one in found]
     hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
+    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     sources = ", ".join(sorted({one.get("data", "") for one in everything} - {""}))
     devices = " and ".join(sorted({one["device"] for one in everything}))
-    epochs, measured = (_range({one.get(name) for one in everything}) for name in _COUNTED)
-    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
-    short = {
-        one["epochs"]
-        for recipe, found in rows
-        for one in found
-        if one["epochs"] != recipe.training.epochs
-    }
+    epochs, measured = (
+        _range({one.get(key) for one in everything}) for key in ("epochs", "sequences")
+    )
+    all_epochs = ((one["epochs"], r.training.epochs) for r, found in rows for one in found)
+    short = {trained for trained, whole in all_epochs if trained != whole}
     cut = f" --epochs {short.pop()}" if len(short) == 1 else ""
-    made = (
+    return (
         f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}; epochs of each: {epochs}; "
         f"training of all runs: {took} on {devices}; data: {sources}; test sequences: {measured}. "
         f"{_settings_of(everything)}"
     )
-    if absent:
-        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
-    about = [table.note, ""] if table.note else []
-    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
 
 
 def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
@@ -351,19 +283,3 @@ def _range(found: set[int | None]) -> str:
     if not known:
         return ABSENT
     return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
-
-
-def _mean_capcorr(metrics: Any) -> float:
-    """Return the mean CapCorr of all factors; NaN if that of one is unknown."""
-    found = metrics["capcorr"].values()
-    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
-    return math.nan if not values or None in values else statistics.mean(values)
-
-
-def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the mean of all values at every point of the horizontal axis."""
-    places: dict[float, list[float]] = {}
-    for place, value in points:
-        if not math.isnan(value):
-            places.setdefault(place, []).append(value)
-    return [(place, statistics.mean(values)) for place, values in sorted(places.items())]

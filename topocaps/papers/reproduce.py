@@ -16,8 +16,8 @@ from topocaps.errors import BadInput, counted
 from topocaps.io import make_folder, read_json
 from topocaps.models.networks import Norm
 from topocaps.papers.claims import CLAIMS
-from topocaps.papers.page import draw, write_page
-from topocaps.papers.predictions import draw_predicted
+from topocaps.papers.page import write_page
+from topocaps.papers.pictures import draw, draw_predicted
 from topocaps.papers.results import DEFERRED, Results
 from topocaps.papers.rolling_tables import GROUPS
 from topocaps.papers.table import Table

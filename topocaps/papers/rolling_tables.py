@@ -88,7 +88,7 @@ _LETTERS = tuple(recipe.name for recipe in letters.LETTERS)
 _PROBED = ("mnist", "mnist-unknown", "tvae-convolutions", "vae-convolutions")
 _OF_ALL_IMAGES = ("rolling/mnist", "rolling/mnist-tvae-convolutions")
 _DIGITS = ("rotation", "scale", "hue")
-_SPRITE_LINES = {"factors": SPRITE_FACTORS, "repeated": ("scale",)}
+_SPRITE_LINES: dict[str, Any] = {"factors": SPRITE_FACTORS, "repeated": ("scale",)}
 _ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
 _NO_EIGHTS = (
     "Training has no image of an 8 or a 9. Test sequences show images of these two digits alone."

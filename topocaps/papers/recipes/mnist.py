@@ -80,7 +80,7 @@ TOGETHER = (
         LONG,
         name=f"mnist/{editions.CAMERA_READY}/combined",
         about="rotation and hue move together (Fig. 1, 18)",
-        data=replace(_RELEASED.data, motion="combined"),
+        data=Mnist(motion="combined", centre=_RELEASED.edition.centre),
     ),
     replace(
         LONG,
