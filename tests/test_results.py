@@ -105,7 +105,9 @@ def test_tables_that_are_named_together_are_trained_together(small, tmp_path, mo
     assert [line for line in said if "to run" in line] == [
         "table2: 0 results stored, 2 to run", "table5: 0 results stored, 2 to run",
     ]  # fmt: skip
-    found = [Results(where[0]).of(r) for name in ("table2", "table5") for r in table_of(name).recipes]
+    found = [
+        Results(where[0]).of(r) for name in ("table2", "table5") for r in table_of(name).recipes
+    ]
     assert [one["together"] for (one,) in found] == [3, 3, 3, 3]  # one of them is in both tables
 
 

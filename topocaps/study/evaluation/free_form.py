@@ -18,6 +18,7 @@ from topocaps.data.moved import MovedDigits, Moves, rotated_up_to
 from topocaps.device import seeded
 from topocaps.metrics.probes import Labelled, whitened_accuracies
 from topocaps.study.evaluation.base import EVALUATION_SEED
+from topocaps.study.evaluation.digits import classes_of, joined
 
 STEPS = 100
 IMAGES = 3000
@@ -79,9 +80,7 @@ def _optimised(
     model: PartWhole, read: Read, part: Digits, moves: Moves, count: int, where: torch.device
 ) -> Optimised:
     fixed = MovedDigits(part.images, part.classes, moves).balanced(count, EVALUATION_SEED).to(where)
-    before: dict[str, list[Tensor]] = {}
-    after: dict[str, list[Tensor]] = {}
-    classes = []
+    before, after, classes = [], [], []
     sums = dict.fromkeys(("bound", "bound, optimised", "mse", "mse, optimised", "seconds"), 0.0)
     for batch in fixed.batches(_BATCH):
         began = time.perf_counter()
@@ -96,14 +95,8 @@ def _optimised(
             drawn["mse, optimised"] = model.templates(found.parts(model))
         for name, picture in drawn.items():
             sums[name] += (picture - batch.x).square().mean((2, 3, 4)).sum().item()
-        for sets, wholes in ((before, first), (after, found.posteriors[0])):
-            for name, values in read(wholes).items():
-                sets.setdefault(name, []).append(values)
-        assert batch.factors is not None
-        classes.append(batch.factors[:, 0, 0])
+        before.append(read(first))
+        after.append(read(found.posteriors[0]))
+        classes.append(classes_of(batch))
     numbers = {name: total if name == "seconds" else total / count for name, total in sums.items()}
-    return Optimised(_joined(before), _joined(after), torch.cat(classes), numbers)
-
-
-def _joined(sets: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat(parts) for name, parts in sets.items()}
+    return Optimised(joined(before), joined(after), torch.cat(classes), numbers)

@@ -30,7 +30,7 @@ from topocaps.metrics.probes import whitened_accuracies
 from topocaps.study import figures, part_figures
 from topocaps.study.data import Splits
 from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
-from topocaps.study.evaluation.digits import PROBED, labelled, moved_digits, probed
+from topocaps.study.evaluation.digits import PROBED, classes_of, labelled, moved_digits, probed
 from topocaps.study.evaluation.free_form import IMAGES, free_form
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -123,22 +123,25 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
-        def chosen(train: SequenceSet, test: SequenceSet) -> tuple[SequenceSet, SequenceSet]:
-            fitted = train.balanced(_probed(recipe), EVALUATION_SEED)
-            return fitted.to(device), test.balanced(splits.each, EVALUATION_SEED).to(device)
+        """Measure held-out data as it is, and what is read and kept of it upright."""
 
-        train, test = chosen(splits.train, splits.held_out)
-        upright = chosen(not_moved(splits.train), not_moved(splits.held_out))
+        def fixed(sequences: SequenceSet, each: int | None) -> SequenceSet:
+            return sequences.balanced(each, EVALUATION_SEED).to(device)
+
+        probed_on, test = _probed(recipe), fixed(splits.held_out, splits.each)
+        upright = fixed(not_moved(splits.held_out), splits.each)
+        upright_train = fixed(not_moved(splits.train), probed_on)
 
         def on(which: PartWhole) -> dict[str, Any]:
             which.to(device)
             return {
                 **bounds(which, test),
-                "accuracy": accuracy(which, *upright),
-                "kept": kept(which, upright[1]),
+                "accuracy": accuracy(which, upright_train, upright),
+                "kept": kept(which, upright),
             }
 
-        return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
+        train = bounds(model.to(device), fixed(splits.train, probed_on))
+        return {**on(model), "untrained": on(untrained), "train": train}
 
     def draw(self, run: Finished[PartWhole], held_out: SequenceSet) -> dict[str, Figure]:
         model, shown = run.model, one_of_each(held_out)
@@ -258,7 +261,6 @@ def one_of_each(held_out: SequenceSet, classes: int = 10) -> Tensor:
     """The first image of every class: (images, *frame)."""
     fixed = held_out.balanced(200, EVALUATION_SEED)
     batch = next(fixed.batches(len(fixed)))
-    assert batch.factors is not None
-    which = batch.factors[:, 0, 0]
+    which = classes_of(batch)
     first = [(which == c).nonzero()[0, 0] for c in range(classes) if (which == c).any()]
     return batch.x[torch.stack(first), 0]

@@ -17,7 +17,7 @@ from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill, spread, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import SOME, Mnist, Splits, comes_round
+from topocaps.study.data import SOME, Mnist, comes_round
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
@@ -27,7 +27,7 @@ from topocaps.study.evaluation.base import (
     evaluates,
 )
 from topocaps.study.evaluation.bounds import bounds_by_samples
-from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
+from topocaps.study.evaluation.digits import of_codes, probes_of_sequences
 from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_rows
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -59,34 +59,20 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         "calibration": rolling_figures.CALIBRATION_CAPTION,
         "history": figures.HISTORY_CAPTION,
     }
+    train_each: ClassVar = SOME
 
-    def measure(
-        self,
-        model: RollingVAE,
-        untrained: RollingVAE,
-        splits: Splits,
-        recipe: BaseRecipe,
-        device: torch.device,
+    def numbers(
+        self, model: RollingVAE, sequences: SequenceSet, recipe: BaseRecipe
     ) -> dict[str, Any]:
-        closed = comes_round(recipe.data)
-
-        def on(sequences: SequenceSet, each: int | None, which: RollingVAE) -> dict[str, Any]:
-            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
-            found = evaluate(
-                which.to(device).eval(),
-                fixed,
-                samples=SAMPLES,
-                seed=EVALUATION_SEED,
-                most=MEASURED,
-                closed=closed,
-            )
-            return {**found, "motion": motion_numbers(which, fixed)}
-
-        return {
-            **on(splits.held_out, splits.each, model),
-            "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.measured_train, SOME, model),
-        }
+        found = evaluate(
+            model.eval(),
+            sequences,
+            samples=SAMPLES,
+            seed=EVALUATION_SEED,
+            most=MEASURED,
+            closed=comes_round(recipe.data),
+        )
+        return {**found, "motion": motion_numbers(model, sequences)}
 
     def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
         return model.fill
@@ -132,10 +118,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             of_one = {f"{name} of one frame": values for name, values in alone.items()}
             return {**of_codes(model.posterior(x).mean), **of_one}
 
-        def probes() -> dict[str, Any]:
-            return {"probes": probe_digits(read, device, data, trained_on.centre)}
-
-        return [bounds, ExtraMetric(("probes",), probes)]
+        return [bounds, probes_of_sequences(read, trained_on, device, data)]
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         samples = columns[0]["samples"]
