@@ -29,8 +29,8 @@ from topocaps.models.convolutional import RELU, SILU, convolutional
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Fan, Norm
 from topocaps.references import references
-from topocaps.study.changes import changed
-from topocaps.study.checks import (
+from topocaps.study.changes import (
+    changed,
     check_fields,
     check_one_layer,
     optional,

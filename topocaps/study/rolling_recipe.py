@@ -15,7 +15,7 @@ from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_
 from topocaps.models.rolling import RollingVAE
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
 from topocaps.references import references
-from topocaps.study.checks import check_fields, check_one_layer, optional, widths
+from topocaps.study.changes import check_fields, check_one_layer, optional, widths
 from topocaps.study.fingerprint import of_topography, pairs, stable
 from topocaps.study.recipe import FORMS, BaseRecipe, Form, recipe_of
 
