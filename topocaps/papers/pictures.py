@@ -13,7 +13,7 @@ from topocaps.papers.results import Results
 from topocaps.papers.table import Table
 from topocaps.papers.tables import TABLES
 from topocaps.study import figures, rolling_figures
-from topocaps.study.evaluation.rolling import examples
+from topocaps.study.evaluation.rolling import RollingEvaluation, examples
 from topocaps.study.evaluation.visible import VISIBLE
 from topocaps.study.finished import Finished
 from topocaps.study.recipe import Recipe
@@ -26,9 +26,12 @@ _CUT_OFF = "Means over seeds; what is below −1.5 is cut off."
 
 #: Captions, by the ending of the file.
 PICTURES = {
-    _PREDICTED: rolling_figures.PREDICTED_CAPTION,
-    _BY_VISIBLE: f"{rolling_figures.BY_VISIBLE_CAPTION} {_CUT_OFF}",
-    _BY_DISTANCE: f"{rolling_figures.BY_DISTANCE_CAPTION} {_CUT_OFF}",
+    _PREDICTED: RollingEvaluation.captions["predicted"],
+    _BY_VISIBLE: f"{RollingEvaluation.captions['by_visible']} {_CUT_OFF}",
+    _BY_DISTANCE: (
+        "The gain on hidden frames by their distance from the nearest of "
+        f"{rolling_figures.SHOWN} visible frames. {_CUT_OFF}"
+    ),
 }
 
 

@@ -30,30 +30,6 @@ from topocaps.metrics.traversal_plan import unseen_lags
 from topocaps.models.sequence import SequenceModel
 from topocaps.training.watching import KL_WEIGHT
 
-TRAVERSAL_CAPTION = (
-    "Capsule traversals on held-out sequences. Top row of each block: the input; frames that t₀ "
-    "has not seen are grey. Middle: each frame, reconstructed from its own latents. Bottom: "
-    "frames decoded from t₀ (bordered) alone, rolled one site per frame."
-)
-BY_LAG_CAPTION = (
-    "The cost of predicting the frame at each lag from rolled t₀, over all factors. Dashed: the "
-    "cost of the sequence's mean frame, which is the best that an invariant model can do. Shaded: "
-    "lags that t₀ has not seen, on which the gain is measured."
-)
-TOPOGRAPHY_CAPTION = (
-    "Variance shared in one capsule. Left: the squares u² that the energy of the bordered latent "
-    "sums. Right: the number of these squares that the energy of every other latent also sums."
-)
-LEARNED_CAPTION = (
-    "Learned W: the weight of u² in a latent's energy, by its distance in frames and sites. Shown "
-    "are the initial weights, the mean over capsules, and some capsules."
-)
-TORUS_CAPTION = (
-    "The test image that excites each site of the flattened torus most (Fig. 3), and the class of "
-    "this image. In an organised map, neighbours have the same class."
-)
-HISTORY_CAPTION = "The objective and its terms over training, in nats per frame."
-
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
 GAP = 2  # pixels between frames

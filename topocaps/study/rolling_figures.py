@@ -29,35 +29,6 @@ from topocaps.study.figures import (
 )
 
 SHOWN = 5  # visible frames in pictures
-PREDICTED_CAPTION = (
-    "Held-out sequences. Top row of each block: the sequence. Below, left of the red line: the "
-    "frames that the model sees. Right of it: its predictions of the others."
-)
-ANIMATION_CAPTION = (
-    "Held-out sequences (top), and below them what each model makes of their first frames. A red "
-    "bar marks frames that the models have not seen."
-)
-BY_VISIBLE_CAPTION = (
-    "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 the "
-    "mean frame of the sequence."
-)
-BY_DISTANCE_CAPTION = (
-    f"The gain on hidden frames by their distance from the nearest of {SHOWN} visible frames."
-)
-MOTION_CAPTION = (
-    "How sure the model is of the motion, by the number of visible frames: the mean probability of "
-    "each candidate, over the held-out sequences in which it is the likeliest with all frames."
-)
-CALIBRATION_CAPTION = (
-    "Pixels of hidden frames, grouped by the standard deviation that the model predicts for them "
-    "from what it does not know of the code, and the root mean square of its errors. On the dashed "
-    "line, it knows how wrong it is; errors above it have other sources as well."
-)
-CAPSULES_CAPTION = (
-    "What each capsule adds to frame 0 of held-out sequences: the decoded frame less that decoded "
-    "without the capsule; red is brighter, blue darker. Capsules are ordered by the nats of the "
-    "code that they hold, on average over sequences (above)."
-)
 LEAST = 0.01  # probability of a motion that is named
 _PIXELS = 3  # of the animation for a pixel of a frame
 _BAR = 3  # half the height of the red bar, in pixels

@@ -15,7 +15,7 @@ from topocaps.metrics.visible_frames import Fill
 from topocaps.study import drawing, rolling_figures
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation import evaluation_of
-from topocaps.study.evaluation.rolling import examples
+from topocaps.study.evaluation.rolling import RollingEvaluation, examples
 from topocaps.study.evaluation.visible import VISIBLE
 from topocaps.study.finished import Finished
 from topocaps.study.recipe import BaseRecipe
@@ -58,11 +58,7 @@ def side_by_side(
     drawn = predictions(labelled, examples(splits.held_out, EXAMPLES))
     measured = {label: run.metrics[VISIBLE] for label, run in labelled.items()}
     drawn["by_visible"] = rolling_figures.by_visible(measured)
-    captions = {
-        "predicted": rolling_figures.PREDICTED_CAPTION,
-        "animation": rolling_figures.ANIMATION_CAPTION,
-        "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
-    }
+    captions = {name: RollingEvaluation.captions[name] for name in drawn}
     for name, one in drawn.items():
         drawing.save(one, folder, name)
     files = {name: drawing.saved(folder, name) for name in captions}

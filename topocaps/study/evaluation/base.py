@@ -15,7 +15,6 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.base import GenerativeModel
-from topocaps.study import figures
 from topocaps.study.data import Splits
 from topocaps.study.drawing import Drawing
 from topocaps.study.finished import Finished, Model
@@ -41,7 +40,9 @@ class Evaluation(Generic[Model]):
     """
 
     #: Captions by figure, in the order of the report. ``history`` is drawn for every family.
-    captions: ClassVar[dict[str, str]] = {"history": figures.HISTORY_CAPTION}
+    captions: ClassVar[dict[str, str]] = {
+        "history": "The objective and its terms over training, in nats per frame."
+    }
     #: How many training sequences of every factor are measured; as many as held-out ones if None.
     train_each: ClassVar[int | None] = None
 

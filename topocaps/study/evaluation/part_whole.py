@@ -27,7 +27,7 @@ from topocaps.metrics.capsules import (
     strangers,
 )
 from topocaps.metrics.probes import whitened_accuracies
-from topocaps.study import figures, part_figures
+from topocaps.study import part_figures
 from topocaps.study.data import Splits
 from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
 from topocaps.study.evaluation.digits import PROBED, classes_of, labelled, moved_digits, probed
@@ -108,11 +108,22 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
     """Bound, reconstruction, what linear probes read off wholes, signs of life."""
 
     captions: ClassVar = {
-        "parts": part_figures.PARTS_CAPTION,
-        "templates": part_figures.TEMPLATES_CAPTION,
-        "turned": part_figures.TURNED_CAPTION,
-        "samples": part_figures.SAMPLES_CAPTION,
-        "history": figures.HISTORY_CAPTION,
+        "parts": (
+            "Held-out digits: the input, its reconstruction from the encoder's parts, and the same "
+            "with each part in its own colour (Fig. 7)."
+        ),
+        "templates": (
+            "Templates of the parts (Fig. 6): brightness times opacity, each scaled to its square."
+        ),
+        "turned": (
+            "One digit at several rotations: the input, its reconstruction from the encoder's "
+            "parts and after free-form inference (Fig. 3), and both with each part in its own "
+            "colour (Fig. 5)."
+        ),
+        "samples": (
+            "Images sampled from the generative model (Eq. 1-7), and the parts that draw them."
+        ),
+        **Evaluation.captions,
     }
 
     def measure(

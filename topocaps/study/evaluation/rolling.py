@@ -51,13 +51,35 @@ class RollingEvaluation(Evaluation[RollingVAE]):
     """Gains on hidden frames, bounds, and the motions that the model infers."""
 
     captions: ClassVar = {
-        "predicted": rolling_figures.PREDICTED_CAPTION,
-        "animation": rolling_figures.ANIMATION_CAPTION,
-        "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
-        "motions": rolling_figures.MOTION_CAPTION,
-        "capsules": rolling_figures.CAPSULES_CAPTION,
-        "calibration": rolling_figures.CALIBRATION_CAPTION,
-        "history": figures.HISTORY_CAPTION,
+        "predicted": (
+            "Held-out sequences. Top row of each block: the sequence. Below, left of the red line: "
+            "the frames that the model sees. Right of it: its predictions of the others."
+        ),
+        "animation": (
+            "Held-out sequences (top), and below them what each model makes of their first frames. "
+            "A red bar marks frames that the models have not seen."
+        ),
+        "by_visible": (
+            "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 "
+            "the mean frame of the sequence."
+        ),
+        "motions": (
+            "How sure the model is of the motion, by the number of visible frames: the mean "
+            "probability of each candidate, over the held-out sequences in which it is the "
+            "likeliest with all frames."
+        ),
+        "capsules": (
+            "What each capsule adds to frame 0 of held-out sequences: the decoded frame less that "
+            "decoded without the capsule; red is brighter, blue darker. Capsules are ordered by "
+            "the nats of the code that they hold, on average over sequences (above)."
+        ),
+        "calibration": (
+            "Pixels of hidden frames, grouped by the standard deviation that the model predicts "
+            "for them from what it does not know of the code, and the root mean square of its "
+            "errors. On the dashed line, it knows how wrong it is; errors above it have other "
+            "sources as well."
+        ),
+        **Evaluation.captions,
     }
     train_each: ClassVar = SOME
 

@@ -120,12 +120,30 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
     """Bounds, E_eq, CapCorr, traversals; of a map, how it is organised."""
 
     captions: ClassVar = {
-        "torus": figures.TORUS_CAPTION,
-        "traversal": figures.TRAVERSAL_CAPTION,
-        "by_lag": figures.BY_LAG_CAPTION,
-        "topography": figures.TOPOGRAPHY_CAPTION,
-        "learned": figures.LEARNED_CAPTION,
-        "history": figures.HISTORY_CAPTION,
+        "torus": (
+            "The test image that excites each site of the flattened torus most (Fig. 3), and the "
+            "class of this image. In an organised map, neighbours have the same class."
+        ),
+        "traversal": (
+            "Capsule traversals on held-out sequences. Top row of each block: the input; frames "
+            "that t₀ has not seen are grey. Middle: each frame, reconstructed from its own "
+            "latents. Bottom: frames decoded from t₀ (bordered) alone, rolled one site per frame."
+        ),
+        "by_lag": (
+            "The cost of predicting the frame at each lag from rolled t₀, over all factors. "
+            "Dashed: the cost of the sequence's mean frame, which is the best that an invariant "
+            "model can do. Shaded: lags that t₀ has not seen, on which the gain is measured."
+        ),
+        "topography": (
+            "Variance shared in one capsule. Left: the squares u² that the energy of the bordered "
+            "latent sums. Right: the number of these squares that the energy of every other latent "
+            "also sums."
+        ),
+        "learned": (
+            "Learned W: the weight of u² in a latent's energy, by its distance in frames and "
+            "sites. Shown are the initial weights, the mean over capsules, and some capsules."
+        ),
+        **Evaluation.captions,
     }
     train_each: ClassVar = SOME
 
