@@ -105,10 +105,7 @@ def _draw_capcorr(results: Results) -> None:
         style = "--" if "untrained" in label or "paper" in label else "-"
         means = [statistics.mean(found[length]) for length in lengths]
         axis.plot(lengths, means, style, marker="o", markersize=4, label=label)
-    axis.set_xlabel("L / S")
-    axis.set_ylabel("CapCorr, mean of all factors")
-    axis.legend(frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
+    figures.finish(axis, "L / S", "CapCorr, mean of all factors", curves=0)
     figures.save(figure, results.folder / "figure5.png")
 
 
@@ -138,11 +135,9 @@ def _draw_probes(results: Results) -> None:
             axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
         axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
         axis.set_xscale("log")
-        axis.set_xlabel("labels")
         axis.set_ylim(0, 1)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("accuracy")
-    axes[0].legend(frameon=False)
+        is_first = axis is axes[0]
+        figures.finish(axis, "labels", "accuracy" if is_first else "", 0 if is_first else None)
     figures.save(figure, results.folder / "probes.png")
 
 

@@ -20,9 +20,10 @@ from topocaps.study.figures import (
     ACCENT,
     GAP,
     GREY,
-    MANY,
     canvas,
     check_drawable,
+    draw_blocks,
+    finish,
     show_rows,
     tile,
     unseen_in_grey,
@@ -77,12 +78,9 @@ def ring_traversal(traversed: RingTraversal, labels: Sequence[str] = ()) -> Figu
     shown = unseen_in_grey(x, ~traversed.visible)
     each = torch.arange(len(x), device=x.device)[:, None]
     above = torch.where((frame >= 0)[..., None, None, None], shown[each, frame.clamp_min(0)], 1.0)
-    blocks = torch.stack([above, traversed.rolled], 1).clamp(0, 1)
-    labels = labels or [f"sequence {n}" for n in range(len(x))]
+    blocks = torch.stack([above, traversed.rolled], 1)
     offsets = [str(offset) for offset in range(blocks.shape[2])]
-    figure, axes = canvas(len(x), 1, (0.62 * len(offsets) + 1.6, 1.5 * len(x) + 0.3))
-    for axis, block, label in zip(axes, blocks, labels, strict=True):
-        show_rows(axis, block, ("input", "rolled"), offsets, label)
+    figure, axes = draw_blocks(blocks, ("input", "rolled"), labels, offsets)
     axes[-1].set_xlabel("sites rolled, along the motion of the sequence", fontsize=9)
     return figure
 
@@ -138,14 +136,8 @@ def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure
             lowest = min(lowest, *known.values())
     axis.axhline(0, color=GREY, linestyle="--", label="mean frame")
     axis.set_ylim(max(lowest - 0.1, -1.5), 1.02)
-    axis.set_xlabel(label)
-    axis.set_ylabel("gain on hidden frames")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(runs) < MANY:
-        axis.legend(frameon=False)
-    else:
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axis.spines[["top", "right"]].set_visible(False)
+    finish(axis, label, "gain on hidden frames", curves=len(runs))
     return figure
 
 
@@ -166,11 +158,9 @@ def motions(found: Mapping[str, Any]) -> Figure:
             axis.bar(list(measured), share, bottom=floor, label=label)
             floor += share
         axis.set_title(f"moves by {names[group]}", fontsize=10)
-        axis.set_xlabel("visible frames")
         axis.set_ylim(0, 1)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.legend(fontsize=8)
-    axes[0].set_ylabel("probability")
+        finish(axis, "visible frames", "probability" if place == 0 else "")
     return figure
 
 
@@ -225,7 +215,5 @@ def calibration(model: RollingVAE, x: Tensor, samples: int = 30, groups: int = 1
     top = 1.05 * max(*at, *off)
     axis.plot([0, top], [0, top], "--", color=GREY)
     axis.plot(at, off, marker="o", markersize=4, color=ACCENT)
-    axis.set_xlabel("predicted standard deviation of a pixel")
-    axis.set_ylabel("root mean square error")
-    axis.spines[["top", "right"]].set_visible(False)
+    finish(axis, "predicted standard deviation of a pixel", "root mean square error")
     return figure
