@@ -66,15 +66,17 @@ def traversals(
     model: SequenceModel,
     batch: Batch,
     names: Sequence[str] = (),
+    rate: float = 1.0,
     **options: Any,
 ) -> Figure:
     """Draw input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4).
 
     Args:
         names: names of the factors, for the titles.
-        options: those of `DecodedTraversal.of`; latents are samples.
+        rate: sites rolled a frame.
+        options: others of `DecodedTraversal.of`; latents are samples.
     """
-    decoded = DecodedTraversal.of(model, batch.x, sample=True, **options)
+    decoded = DecodedTraversal.of(model, batch.x, rate=rate, sample=True, **options)
     return decoded_traversal(decoded, labels_of(batch, names))
 
 
@@ -337,9 +339,8 @@ def labels_of(batch: Batch, names: Sequence[str]) -> list[str]:
     titles = []
     for row in (batch.factors != batch.factors[:, :1]).any(1):
         moving = [names[column] for column in row.nonzero().flatten()]
-        titles.append(
-            f"{' and '.join(moving)} move{'s' * (len(moving) == 1)}" if moving else "still"
-        )
+        verb = "moves" if len(moving) == 1 else "move"
+        titles.append(f"{' and '.join(moving)} {verb}" if moving else "still")
     return titles
 
 
