@@ -163,33 +163,37 @@ class Learned:
 Claim = Better | Best | Within | Learned
 
 
-@dataclass(frozen=True)
-class Distance:
-    """How far a table is from the paper's, in units of the spread over seeds.
+def distance(
+    measured: Measured, recipes: Sequence[BaseRecipe], numbers: Sequence[Quantity]
+) -> tuple[float, int] | None:
+    """Return how far a table is from the paper's, and the count of its numbers, if it was measured.
 
-    The distance is the mean, over the columns and numbers that the paper reports, of
-    ``|ours − published| / max(our spread, published spread)``. A spread of at least half a unit of
-    the last printed digit is assumed. The definition was fixed before the runs that it compares.
+    The distance is in units of the spread over seeds: the mean, over the columns and numbers that
+    the paper reports, of ``|ours − published| / max(our spread, published spread)``. A spread of at
+    least half a unit of the last printed digit is assumed. The definition was fixed before the runs
+    that it compares.
     """
+    found = []
+    for recipe in recipes:
+        for number in numbers:
+            claim, values = number.of(recipe.claims), measured(recipe, number)
+            if claim is None or not values:
+                continue
+            mean, published = claim
+            spread = max(
+                _spread(measured, Side(recipe, number, values)) or 0.0,
+                published,
+                0.5 * 10.0**-number.digits,
+            )
+            found.append(abs(statistics.mean(values) - mean) / spread)
+    return (statistics.mean(found), len(found)) if found else None
 
-    recipes: tuple[BaseRecipe, ...]
-    numbers: tuple[Quantity, ...]
 
-    def of(self, measured: Measured) -> tuple[float, int] | None:
-        """Return the distance and the count of its numbers; None if none was measured."""
-        found = []
-        for recipe in self.recipes:
-            for number in self.numbers:
-                claim = number.of(recipe.claims)
-                values = measured(recipe, number)
-                if claim is None or not values:
-                    continue
-                mean, published = claim
-                several = len(values) > 1
-                own = statistics.stdev(values) if several else measured.spread(recipe, number)
-                spread = max(own or 0.0, published, 0.5 * 10.0**-number.digits)
-                found.append(abs(statistics.mean(values) - mean) / spread)
-        return (statistics.mean(found), len(found)) if found else None
+def _spread(measured: Measured, side: Side) -> float | None:
+    """Return the standard deviation over seeds; that of comparable models for a single seed."""
+    if len(side.values) > 1:
+        return statistics.stdev(side.values)
+    return measured.spread(side.recipe, side.number)
 
 
 def _verdict(good: Sequence[bool | None]) -> str:
@@ -205,11 +209,11 @@ def _is_more(measured: Measured, more: Side, less: Side) -> bool | None:
     leaves the claim undecided: its spread is unknown, or the difference is too small.
     """
     squares = []
-    for recipe, number, values in (more, less):
-        spread = statistics.stdev(values) if len(values) > 1 else measured.spread(recipe, number)
+    for side in (more, less):
+        spread = _spread(measured, side)
         if spread is None:
             return None
-        squares.append(spread**2 / len(values))
+        squares.append(spread**2 / len(side.values))
     difference = statistics.mean(more.values) - statistics.mean(less.values)
     least = ENOUGH * math.sqrt(sum(squares))
     if 1 in (len(more.values), len(less.values)) and abs(difference) <= least:
