@@ -14,7 +14,7 @@ from topocaps.papers.table import Table
 from topocaps.papers.tables import TABLES
 from topocaps.study import figures, rolling_figures
 from topocaps.study.evaluation.rolling import RollingEvaluation, examples
-from topocaps.study.evaluation.visible import VISIBLE
+from topocaps.study.evaluation.shared import VISIBLE
 from topocaps.study.finished import Finished
 from topocaps.study.recipe import Recipe
 from topocaps.study.side_by_side import fills

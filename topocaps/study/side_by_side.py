@@ -16,7 +16,7 @@ from topocaps.study import drawing, rolling_figures
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.evaluation.rolling import RollingEvaluation, examples
-from topocaps.study.evaluation.visible import VISIBLE
+from topocaps.study.evaluation.shared import VISIBLE
 from topocaps.study.finished import Finished
 from topocaps.study.recipe import BaseRecipe
 from topocaps.study.report import Section, compare, page, section

@@ -26,9 +26,13 @@ from topocaps.study.evaluation.base import (
     ExtraMetric,
     evaluates,
 )
-from topocaps.study.evaluation.bounds import bounds_by_samples
 from topocaps.study.evaluation.digits import of_codes, probes_of_sequences
-from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_rows
+from topocaps.study.evaluation.shared import (
+    MEASURED,
+    VISIBLE,
+    bounds_by_samples,
+    visible_rows,
+)
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe

@@ -22,7 +22,7 @@ from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.metrics.rolled_traversal import Traversal, traversal
 from topocaps.metrics.traversal_plan import TraversalOptions
-from topocaps.metrics.visible_frames import Fill
+from topocaps.metrics.visible_frames import Fill, visible_gains
 from topocaps.models.evidence import frame_bound
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
@@ -34,7 +34,6 @@ from topocaps.study.evaluation.base import (
     ExtraMetric,
     evaluates,
 )
-from topocaps.study.evaluation.bounds import bounds_by_samples
 from topocaps.study.evaluation.digits import (
     PROBED,
     classes_of,
@@ -42,7 +41,12 @@ from topocaps.study.evaluation.digits import (
     probed,
     probes_of_sequences,
 )
-from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
+from topocaps.study.evaluation.shared import (
+    MEASURED,
+    VISIBLE,
+    bounds_by_samples,
+    visible_rows,
+)
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
