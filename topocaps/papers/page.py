@@ -209,9 +209,8 @@ def _pictures(results: Results, name: str, table: Table) -> list[str]:
 
 def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequence[str]]) -> str:
     """Return one table, and under its title how it was made."""
-    columns = _columns(table)
+    labels, groups = _columns(table)
     mixed = len({length_of(one) for _, found in rows for one in found}) > 1
-    labels = [next(iter(column.values())).label for column in columns]
     lines = [["model", "", *labels]]
     absent = [r.name for r, found in rows if not found and not troubles[r.name]]
     for recipe, found in rows:
@@ -220,8 +219,8 @@ def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequenc
         wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
         model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
-        told = [line for of in _readings(table) for line in _lines(of, columns, found, claims)]
-        told = told or [[ABSENT] * (1 + len(columns))]
+        told = [line for of, row in groups.items() for line in _lines(of, row, found, claims)]
+        told = told or [[ABSENT] * (1 + len(labels))]
         lines += [[model if not n else "", *line] for n, line in enumerate(told)]
     used = [
         column
@@ -267,29 +266,26 @@ def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
     return f"{'; '.join(told)}.".capitalize()
 
 
-def _columns(table: Table) -> list[dict[str, Quantity]]:
-    """Return the quantities of every column, by group; quantities of one label share a column."""
-    if not any(number.group for number in table.quantities):
-        return [{"": number} for number in table.quantities]
-    columns: dict[str, dict[str, Quantity]] = {}
-    for number in table.quantities:
-        columns.setdefault(number.label, {})[number.group] = number
-    return list(columns.values())
+def _columns(table: Table) -> tuple[list[str], dict[str, list[Quantity | None]]]:
+    """Return the labels of columns, and the quantity of every column for each group.
 
-
-def _readings(table: Table) -> Iterable[str]:
-    """Return the groups of quantities; a model has lines for each group."""
-    return dict.fromkeys(number.group for number in table.quantities)
+    A model has lines for each group, in which quantities of one label share a column.
+    """
+    groups = dict.fromkeys(number.group for number in table.quantities)
+    if not any(groups):
+        return [number.label for number in table.quantities], {"": [*table.quantities]}
+    labels = list(dict.fromkeys(number.label for number in table.quantities))
+    at = {(number.group, number.label): number for number in table.quantities}
+    return labels, {group: [at.get((group, label)) for label in labels] for group in groups}
 
 
 def _lines(
     of: str,
-    columns: Sequence[Mapping[str, Quantity]],
+    numbers: Sequence[Quantity | None],
     found: Sequence[dict[str, Any]],
     claims: Mapping[str, Any],
 ) -> list[list[str]]:
     """Return the lines of a model: ours, the paper's and the untrained values; none if empty."""
-    numbers = [column.get(of) for column in columns]
     written = {
         "ours": [_cell(number, found) for number in numbers],
         "paper": [_claim(number, claims) for number in numbers],

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from topocaps.errors import BadInput
 from topocaps.io import make_folder, write_atomically
 from topocaps.metrics.visible_frames import Fill
@@ -55,36 +53,26 @@ def side_by_side(
     labelled = dict(zip(recipes, runs, strict=True))
     folder = out / "figures"
     make_folder(folder)
-    drawn = predictions(labelled, examples(splits.held_out, EXAMPLES))
-    measured = {label: run.metrics[VISIBLE] for label, run in labelled.items()}
-    drawn["by_visible"] = rolling_figures.by_visible(measured)
-    captions = {name: RollingEvaluation.captions[name] for name in drawn}
+    models, x = fills(labelled), examples(splits.held_out, EXAMPLES)
+    drawn: dict[str, Drawing] = {
+        "predicted": rolling_figures.predicted(models, x),
+        "animation": rolling_figures.animated(models, x),
+        "by_visible": rolling_figures.by_visible(
+            {label: run.metrics[VISIBLE] for label, run in labelled.items()}
+        ),
+    }
     for name, one in drawn.items():
         drawing.save(one, folder, name)
-    files = {name: drawing.saved(folder, name) for name in captions}
+    captions = RollingEvaluation.captions
     overview = Section(
         title="Side by side",
         text="All models were trained on the same sequences and are shown the same frames.",
         table=compare(runs),
-        figures=[(file, captions[name]) for name, file in files.items() if file],
+        figures=[(file, captions[name]) for name in drawn if (file := drawing.saved(folder, name))],
     )
     sections = [overview, *(section(run) for run in runs)]
     write_atomically(out / "report.html", page("Shown five frames, asked for the rest", sections))
     return runs
-
-
-def predictions(runs: Mapping[str, Finished[Any]], x: Tensor) -> dict[str, Drawing]:
-    """Draw what models make of the first frames of the same sequences, still and moving.
-
-    Args:
-        runs: runs by the label of their rows.
-        x: frames (batch, time, *frame).
-    """
-    drawn = fills(runs)
-    return {
-        "predicted": rolling_figures.predicted(drawn, x),
-        "animation": rolling_figures.animated(drawn, x),
-    }
 
 
 def fills(runs: Mapping[str, Finished[Any]]) -> dict[str, Fill]:
