@@ -309,7 +309,8 @@ def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
     if _in_two_groups(values, number.digits):
         return "; ".join(map(number.write, values))
     if len(found) == 1 and (interval := number.interval_of(found[0])):
-        return number.write_between(values[0], *interval)
+        low, high = map(number.write, interval)
+        return f"{number.write(values[0])} [{low}, {high}]"
     counted = number.digits == 0 and len(set(values)) == 1  # such as parameters
     spread = statistics.stdev(values) if len(values) > 1 and not counted else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"

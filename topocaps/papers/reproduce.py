@@ -19,9 +19,8 @@ from topocaps.papers.claims import CLAIMS
 from topocaps.papers.page import write_page
 from topocaps.papers.pictures import draw, draw_predicted
 from topocaps.papers.results import DEFERRED, Results
-from topocaps.papers.rolling_tables import GROUPS
 from topocaps.papers.table import Table
-from topocaps.papers.tables import TABLES
+from topocaps.papers.tables import GROUPS, TABLES
 from topocaps.study import drawing
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished
@@ -129,17 +128,14 @@ def _keep_failure(job: Job, results: Results) -> None:
             results.keep_failure(job.recipe, job.seed, failure)
 
 
-EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
-
-
 def names() -> list[str]:
     """Return the names of everything that can be reproduced."""
     return [*TABLES, "claims"]
 
 
-def groups() -> dict[str, Sequence[str]]:
+def groups() -> dict[str, tuple[str, ...]]:
     """Return the tables of each group, by its name."""
-    return {"extensions": EXTENSIONS, **GROUPS}
+    return GROUPS
 
 
 def named(what: Sequence[str]) -> list[list[str]]:
@@ -147,11 +143,10 @@ def named(what: Sequence[str]) -> list[list[str]]:
 
     Tables that are named one by one are one list; each table of a group is a list of its own.
     """
-    own = groups()
-    known_groups = {"all": names(), **own}
+    known_groups = {"all": names(), **GROUPS}
     for one in what:
         if one not in {*known_groups, *names()}:
-            known = f"{', '.join((*names(), *own))} and all"
+            known = f"{', '.join((*names(), *GROUPS))} and all"
             raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
     together = [one for one in what if one not in known_groups]
     alone = [[name] for one in what for name in known_groups.get(one, [])]

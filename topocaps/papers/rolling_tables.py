@@ -229,11 +229,3 @@ ROLLING_TABLES = {
         seeds=1,
     ),
 }  # fmt: skip
-
-#: Names of groups of tables.
-GROUPS = {
-    "rolling": tuple(
-        name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
-    ),
-    "letters": ("letters-models", "letters-settings", "letters-speeds"),
-}

@@ -284,3 +284,12 @@ TABLES = {
     ),
     **ROLLING_TABLES,
 }
+
+#: Names of groups of tables.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "extensions": ("speed", "open", "causal", "axes", "learned", "sparse", "missing"),
+    "rolling": tuple(
+        name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
+    ),
+    "letters": ("letters-models", "letters-settings", "letters-speeds"),
+}

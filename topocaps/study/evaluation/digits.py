@@ -57,8 +57,7 @@ def labelled(read: Read, sequences: SequenceSet) -> dict[str, Labelled]:
     for batch in sequences.batches(_BATCH):
         found.append(read(batch.x[:, 0]))
         classes.append(classes_of(batch))
-    whose = torch.cat(classes)
-    return {name: (values, whose) for name, values in joined(found).items()}
+    return with_classes(found, classes)
 
 
 def classes_of(batch: Batch) -> Tensor:
@@ -67,9 +66,12 @@ def classes_of(batch: Batch) -> Tensor:
     return batch.factors[:, 0, 0]
 
 
-def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Concatenate the features of batches, by name."""
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def with_classes(
+    parts: Sequence[Mapping[str, Tensor]], classes: Sequence[Tensor]
+) -> dict[str, Labelled]:
+    """Return the features of batches and their classes as one set, by name."""
+    whose = torch.cat(list(classes))
+    return {name: (torch.cat([part[name] for part in parts]), whose) for name in parts[0]}
 
 
 def moved_digits(
@@ -141,15 +143,13 @@ def probe_digits(
     for part in digits(folder):
         moving = TransformedImages(part.images, centre=centre)
         fixed = moving.balanced(-(-LABELLED // len(moving.motion.together)), EVALUATION_SEED)
-        found = joined(
-            [
-                {**read(one.x), "pixels": one.x[:, 0].flatten(1)}
-                for one in fixed.to(where).batches(128)
-            ]
-        )
+        found = [
+            {**read(one.x), "pixels": one.x[:, 0].flatten(1)}
+            for one in fixed.to(where).batches(128)
+        ]
         classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
-        for name, values in found.items():
-            sets.setdefault(name, []).append((values, classes))
+        for name, labelled_set in with_classes(found, [classes]).items():
+            sets.setdefault(name, []).append(labelled_set)
     with torch.enable_grad():
         return {
             name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
