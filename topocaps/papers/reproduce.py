@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -65,17 +66,7 @@ def reproduce(
     make_folder(out)
     results = Results(out, short=epochs is not None)
     results.check()
-    jobs: dict[Path, Job] = {}
-    programs: dict[str, list[Job]] = {}  # jobs that may train together
-    for name in tables:
-        found = missing(name, results, runs, epochs, seeds)
-        stored = len(table_of(name).recipes) * (seeds or table_of(name).seeds) - len(found)
-        say(f"{name}: {stored} results stored, {len(found)} to run")
-        for job in found:
-            if job.out not in jobs:
-                program = job.recipe.name if table_of(name).one_by_one else ""
-                programs.setdefault(program, []).append(job)
-        jobs |= {job.out: job for job in found}
+    programs = _programs(tables, results, runs, epochs, seeds, say)
     if epochs is not None:
         say(
             f"Short trial: {counted(epochs, 'epoch')}, "
@@ -87,9 +78,9 @@ def reproduce(
     if epochs is not None and "claims" not in tables:
         asked = {q.key[0] for name in tables for q in table_of(name).quantities}
     measure = _Measurement(results, asked, data, device)
-    for together in programs.values():
-        measure.of_program(together, say)
-    for job in jobs.values():
+    for jobs in programs:
+        measure.of_program(jobs, say)
+    for job in itertools.chain(*programs):
         _keep_failure(job, results)
     if epochs is not None:
         for name in tables:
@@ -98,6 +89,29 @@ def reproduce(
         draw_predicted(name, out, runs, data)
     draw(results)
     return write_page(results)
+
+
+def _programs(
+    tables: Sequence[str],
+    results: Results,
+    runs: Path,
+    epochs: int | None,
+    seeds: int | None,
+    say: Say,
+) -> list[list[Job]]:
+    """Return the missing runs of tables, each once, as lists of jobs that may train together."""
+    programs: dict[str, list[Job]] = {}
+    planned: set[Path] = set()
+    for name in tables:
+        table, found = table_of(name), missing(name, results, runs, epochs, seeds)
+        stored = len(table.recipes) * (seeds or table.seeds) - len(found)
+        say(f"{name}: {stored} results stored, {len(found)} to run")
+        for job in found:
+            if job.out not in planned:
+                program = job.recipe.name if table.one_by_one else ""
+                programs.setdefault(program, []).append(job)
+        planned |= {job.out for job in found}
+    return list(programs.values())
 
 
 def missing(

@@ -35,20 +35,8 @@ def side_by_side(
         device: device on which models train.
         say: function that is told what happens.
     """
-    first, *others = recipes.values()
-    for recipe in others:
-        if recipe.data != first.data:
-            raise BadInput(
-                f"models side by side need the same data: {recipe.name} has {recipe.data}, and "
-                f"{first.name} has {first.data}"
-            )
-    jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes.values()]
-    for folder, count in Counter(job.out for job in jobs).items():
-        if count > 1:
-            raise BadInput(
-                f"{count} recipes would be run in {folder}: their names must differ after the /"
-            )
-    splits = first.data.load()
+    jobs = _jobs(recipes, out)
+    splits = jobs[0].recipe.data.load()
     runs = [run_job(job, device, say, splits) for job in jobs]
     labelled = dict(zip(recipes, runs, strict=True))
     folder = out / "figures"
@@ -73,6 +61,24 @@ def side_by_side(
     sections = [overview, *(section(run) for run in runs)]
     write_atomically(out / "report.html", page("Shown five frames, asked for the rest", sections))
     return runs
+
+
+def _jobs(recipes: Mapping[str, BaseRecipe], out: Path) -> list[Job]:
+    """Return a job for each recipe; refuse recipes of different data, or of one folder."""
+    first, *others = recipes.values()
+    for recipe in others:
+        if recipe.data != first.data:
+            raise BadInput(
+                f"models side by side need the same data: {recipe.name} has {recipe.data}, and "
+                f"{first.name} has {first.data}"
+            )
+    jobs = [Job(recipe, out / recipe.name.split("/")[-1]) for recipe in recipes.values()]
+    for folder, count in Counter(job.out for job in jobs).items():
+        if count > 1:
+            raise BadInput(
+                f"{count} recipes would be run in {folder}: their names must differ after the /"
+            )
+    return jobs
 
 
 def fills(runs: Mapping[str, Finished[Any]]) -> dict[str, Fill]:
