@@ -13,6 +13,7 @@ from topocaps.papers.recipes.editions import Edition
 from topocaps.study.data import Data
 from topocaps.study.recipe import BaseRecipe, Recipe
 
+_ENDINGS = {"wn": Norm.WEIGHT, "pgd": Norm.PROJECTED}  # of names
 _NORMS = {Norm.NONE: "", Norm.WEIGHT: ", weight norm", Norm.PROJECTED: ", projected rows"}
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseRecipe)
 
@@ -31,37 +32,41 @@ class Columns:
     edition: Edition
     unseen: int
 
-    def window(self, length: str) -> int:
-        """Return the frames of 2L: of "5_36" (L = 5/36), of "0" a single one."""
-        part, _, whole = length.partition("_")
-        return 2 * int(part) * self.frames // int(whole) if whole else 1
+    def table(self, rows: Mapping[str, Mapping[str, Any]]) -> tuple[Recipe, ...]:
+        """Return the recipes of a table from what the paper reports of each column."""
+        return tuple(self.column(name, claims) for name, claims in rows.items())
 
-    def topographic(
-        self,
-        name: str,
-        reach: int | None = None,
-        claims: Mapping[str, Any] | None = None,
-        norm: Norm | None = None,
-    ) -> Recipe:
-        """Return the recipe of a topographic column.
+    def column(self, name: str, claims: Mapping[str, Any] | None = None) -> Recipe:
+        """Return the recipe of a column.
 
-        ``name`` is "tvae" or "bubble", L, and what distinguishes it from others:
-        ``bubble-5_36-k3``. ``reach`` is K; it and ``norm`` are the edition's own unless given. The
-        corners of W are cut where the edition cuts them and there are any: a window of one frame, a
-        reach of one site and a Bubble have no band and so no corners.
+        ``name`` is "vae", or "tvae" or "bubble" and L, and what distinguishes the column from
+        others: ``bubble-5_36-k3`` has another K, ``vae-wn`` another norm. Otherwise K and the norm
+        are those of the edition, and the VAE has no norm.
         """
-        edition = self.edition
-        kind, length, *_ = name.split("-")
-        window, shifting = self.window(length), kind == "tvae"
-        single, norm = window == 1, edition.norm if norm is None else norm
-        if reach is None:
-            reach = edition.reach_single if single else edition.reach
-        training = edition.training
-        if shifting:
-            clip = edition.clip_single if single else edition.clip
-            training = replace(training, clip=clip)
+        edition, (kind, *parts) = self.edition, name.split("-")
+        norm = Norm.NONE if kind == "vae" else edition.norm
+        norm = next((_ENDINGS[part] for part in parts if part in _ENDINGS), norm)
+        settings = {"norm": norm, "claims": claims or {}}
+        if kind == "vae":
+            return self._recipe(
+                name,
+                about=f"the plain VAE{_NORMS[norm]}",
+                model=VAE,
+                topography=self._topography(),
+                training=edition.training,
+                unseen_window=self.unseen,
+                **settings,
+            )
+        window, shifting = self._window(parts[0]), kind == "tvae"
+        single = window == 1
+        clip = edition.clip_single if single else edition.clip
+        reach = edition.reach_single if single else edition.reach
+        if edition.whole_bubbles and not shifting:
+            reach = window
+        reach = next((int(part[1:]) for part in parts if part[0] == "k"), reach)
         over = "single frames" if single else f"{window} frames"
         coherence = "shifting" if shifting else "stationary"
+        # a window of one frame, a reach of one site and a Bubble have no band and so no corners
         banded = shifting and not single and reach > 1
         return self._recipe(
             name,
@@ -72,26 +77,17 @@ class Columns:
                 velocity=float(shifting),
                 corners=edition.corners or not banded,
             ),
-            training=training,
-            norm=norm,
+            training=replace(edition.training, clip=clip) if shifting else edition.training,
             epsilon=edition.epsilon_single if single else edition.epsilon,
             mu=edition.mu,
             unseen_window=None if window > self.unseen else self.unseen,
-            claims=claims or {},
+            **settings,
         )
 
-    def vae(self, claims: Mapping[str, Any], name: str = "vae", norm: Norm = Norm.NONE) -> Recipe:
-        """Return the recipe of the baseline, without a norm unless one is given."""
-        return self._recipe(
-            name,
-            about=f"the plain VAE{_NORMS[norm]}",
-            model=VAE,
-            topography=self._topography(),
-            training=self.edition.training,
-            norm=norm,
-            unseen_window=self.unseen,
-            claims=claims,
-        )
+    def _window(self, length: str) -> int:
+        """Return the frames of 2L: of "5_36" (L = 5/36), of "0" a single one."""
+        part, _, whole = length.partition("_")
+        return 2 * int(part) * self.frames // int(whole) if whole else 1
 
     def _topography(self, **settings: Any) -> Topography:
         return Topography(capsules=self.frames, shape=(self.frames,), **settings)

@@ -31,6 +31,7 @@ class Edition:
     norm: Norm = Norm.NONE  #: of the weights of topographic models
     reach: int  #: K of TVAEs with L > 0
     reach_single: int  #: K of TVAEs with L = 0
+    whole_bubbles: bool = False  #: whether K of a Bubble is its window, and not that of a TVAE
     clip: float | None = None  #: largest norm of the gradient of TVAEs with L > 0
     clip_single: float | None = None  #: the same, where L = 0
     centre: float | None = None  #: pixel about which digits turn and scale; None: the middle
@@ -83,6 +84,7 @@ _SUBMISSION = replace(
     source="the submission's text, to the letter",
     norm=Norm.WEIGHT,
     reach_single=9,
+    whole_bubbles=True,
 )
 
 _SUBMISSION_RELEASED = replace(
@@ -91,6 +93,7 @@ _SUBMISSION_RELEASED = replace(
     source="the submission's text; what it does not state, as in the released code",
     norm=Norm.WEIGHT,
     reach_single=9,
+    whole_bubbles=True,
 )
 
 MNIST: Mapping[str, Edition] = {
@@ -101,7 +104,7 @@ MNIST: Mapping[str, Edition] = {
 def _of_sprites(edition: Edition, **changes: object) -> Edition:
     """Return the same edition for sprites: K = 1, and as many sequences an epoch as images."""
     training = replace(edition.training, epoch_size=50_625)
-    return replace(edition, reach=1, centre=None, training=training, **changes)  # type: ignore[arg-type]
+    return replace(edition, reach=1, whole_bubbles=True, centre=None, training=training, **changes)  # type: ignore[arg-type]
 
 
 SPRITES: Mapping[str, Edition] = {
