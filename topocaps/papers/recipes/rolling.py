@@ -32,6 +32,7 @@ _TRAINING = Training(
     clip=100.0,
     precision=Precision.BF16,
 )
+_WINDOW = 13  # frames of TVAEs and Bubbles
 _GRID = (-2.0, -1.0, 0.0, 1.0, 2.0)  # sites a frame
 
 MNIST = RollingRecipe(
@@ -88,21 +89,21 @@ def _priors(recipe: RollingRecipe) -> tuple[RollingRecipe, ...]:
     )
 
 
-def _baselines(recipe: RollingRecipe, window: int, reach: int) -> tuple[Recipe, ...]:
-    """TVAE, Bubble and VAE with the same data, sizes, convolutions and number of steps."""
-    over, training = f"{window} frames", replace(recipe.training, kl=KLWeight())
+def _baselines(recipe: RollingRecipe, reach: int) -> tuple[Recipe, ...]:
+    """TVAE, Bubble and VAE with the same data, sizes of networks and number of steps."""
+    over = f"{_WINDOW} frames, K = {reach}"
     tvae = Recipe(
         name=f"{recipe.name}-tvae",
-        about=f"shifting coherence over {over}, K = {reach}",
+        about=f"shifting coherence over {over}",
         data=recipe.data,
-        topography=replace(recipe.topography, reach=(reach,), window=window, velocity=1.0),
+        topography=replace(recipe.topography, reach=(reach,), window=_WINDOW, velocity=1.0),
         centred=True,
         hidden=None if recipe.channels else recipe.hidden,
-        training=training,
+        training=recipe.training,
     )
     return (
         tvae,
-        bubble_of(tvae, f"{recipe.name}-bubble", f"stationary coherence over {over}, K = {reach}"),
+        bubble_of(tvae, f"{recipe.name}-bubble", f"stationary coherence over {over}"),
         vae_of(tvae, f"{recipe.name}-vae", "the plain VAE"),
     )
 
@@ -114,7 +115,9 @@ def _with_convolutions(recipes: tuple[Recipe, ...], rolling: RollingRecipe) -> t
     )
 
 
-_OF_MNIST, _OF_SPRITES = _baselines(MNIST, 13, 3), _baselines(SPRITES, 13, 1)
+_OF_MNIST, _OF_SPRITES = _baselines(MNIST, reach=3), _baselines(SPRITES, reach=1)
+_CONVOLUTIONAL = _with_convolutions(_OF_MNIST, MNIST)
+_TVAE, _, _VAE = _CONVOLUTIONAL
 _WARM_UP = {
     "kl-warm-up": (
         "KL weight from 0.1 to 1 over the first half", KLWeight(start=0.1, until=0.5),
@@ -123,8 +126,7 @@ _WARM_UP = {
 _MIXED = Mnist(speeds=(-2, -1, 0, 1, 2))
 
 MNIST_MODELS = (
-    MNIST, _unknown(MNIST), _perceptrons(MNIST),
-    *_OF_MNIST, *_with_convolutions(_OF_MNIST, MNIST),
+    MNIST, _unknown(MNIST), _perceptrons(MNIST), *_OF_MNIST, *_CONVOLUTIONAL,
 )  # fmt: skip
 MNIST_SETTINGS = (*_settings(MNIST, 18, _WARM_UP), *_priors(MNIST))
 SPRITES_MODELS = (
@@ -141,9 +143,7 @@ SPEEDS = (
     renamed(MNIST, "speeds-known", "velocity taken for 1", data=_MIXED),
     *(
         replace(recipe, name=f"{MNIST.name}-speeds-{kind}", data=_MIXED)
-        for kind, recipe in zip(
-            ("tvae", "bubble", "vae"), _with_convolutions(_OF_MNIST, MNIST), strict=True
-        )
+        for kind, recipe in zip(("tvae", "bubble", "vae"), _CONVOLUTIONAL, strict=True)
     ),
 )
 
@@ -156,7 +156,7 @@ _DIRECTIONS = "independent directions:"
 COMBINED = (
     replace(_TOGETHER, motion=_GROUPS, about="two groups of capsules, each of unknown direction"),
     renamed(_TOGETHER, "known", "all capsules move alike, direction given", motion=Known(1)),
-    *_with_convolutions(_baselines(_TOGETHER, 13, 3), MNIST),
+    *_with_convolutions(_baselines(_TOGETHER, reach=3), MNIST),
     renamed(
         _TOGETHER, "directions", f"{_DIRECTIONS} two groups of unknown direction",
         **_APART, motion=_GROUPS,
@@ -183,7 +183,7 @@ def _as_small(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
     return tuple(replace(r, training=replace(r.training, optimiser=optimiser)) for r in recipes)
 
 
-SMALL_MODELS = (SMALL, _unknown(SMALL), *_as_small(_baselines(SMALL, 13, 1)))
+SMALL_MODELS = (SMALL, _unknown(SMALL), *_as_small(_baselines(SMALL, reach=1)))
 
 _LETTERS, _TVAE_OF_LETTERS = letters.ROLLING, letters.TVAE
 LETTERS_MODELS = (
@@ -194,9 +194,7 @@ LETTERS_MODELS = (
         _TVAE_OF_LETTERS, "5", "shifting coherence over 5 of 15 frames",
         topography=replace(_TVAE_OF_LETTERS.topography, window=5),
     ),
-    bubble_of(
-        _TVAE_OF_LETTERS, "letters/bubble", "stationary coherence over 13 of 15 frames"
-    ),
+    bubble_of(_TVAE_OF_LETTERS, "letters/bubble", "stationary coherence over 13 of 15 frames"),
     letters.PLAIN,
 )  # fmt: skip
 _KL_OF_LETTERS = {
@@ -240,9 +238,7 @@ DIGITS_SMALL = replace(
     topography=Topography(capsules=12, shape=(18,)),
     training=letters.training(steps=4_000, epochs=4),
 )
-DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, 13, 3)))
-
-_TVAE, _, _VAE = _with_convolutions(_OF_MNIST, MNIST)
+DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, reach=3)))
 
 #: Digits 0 to 7, measured on 8 and 9: on a GPU, and for two cores.
 _UNSEEN = (8, 9)
