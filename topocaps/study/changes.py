@@ -38,7 +38,10 @@ def widths(name: str, value: Any) -> tuple[int, ...]:
         layers = value if isinstance(value, tuple | list) else (value,)
         return tuple(whole_number(name, width) for width in layers)
     except BadInput:
-        raise BadInput(f"{name} must be widths such as 300,200, not {value!r}") from None
+        raise BadInput(
+            f"{name} must be a whole number of at least 1, or several such as 300,200, "
+            f"not {value!r}"
+        ) from None
 
 
 def check_one_layer(hidden: tuple[int, ...] | None) -> None:

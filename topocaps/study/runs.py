@@ -213,20 +213,42 @@ def evaluate_run(
     splits = splits or recipe.data.load(data)
     model = load(path)
     untrained = recipe.build(splits.train.frame_shape, settings["seed"])
-    where = with_doubles(choose_device(device))
-    history = folder.records()
-    last, together = history[-1], history[-1].get("together", 1)
-    start = recipe.start
-    metrics = {
-        "schema": SCHEMA,
-        "recipe": recipe.name,
-        **evaluation_of(model).measure(model, untrained, splits, recipe, where),
-        "split": splits.name,
+    measured = evaluation_of(model).measure(
+        model, untrained, splits, recipe, with_doubles(choose_device(device))
+    )
+    parameters = sum(p.numel() for p in model.parameters())
+    write_json(
+        folder.metrics,
+        {
+            "schema": SCHEMA,
+            "recipe": recipe.name,
+            **measured,
+            **_about(folder, recipe, splits, parameters),
+        },
+    )
+    finished = Finished(folder, recipe, model.cpu(), read_json(folder.metrics))
+    if report:
+        draw_figures(finished, splits.held_out)
+        write_atomically(folder.report, page(recipe.name, [section(finished)]))
+    return finished
+
+
+def _about(
+    folder: RunFolder, recipe: BaseRecipe, splits: Splits, parameters: int
+) -> dict[str, Any]:
+    """Return what metrics state about a run: its data, its training and its device."""
+    settings, history = folder.settings(), folder.records()
+    last, start = history[-1], recipe.start
+    together = last.get("together", 1)
+    patient = recipe.training.patience and splits.validation is None
+    chosen = best_epoch(history) if patient else 0
+    return {
+        "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
         "data": splits.source,
         "epochs": len(history),
         **({"start": {"recipe": start.name, "epochs": start.training.epochs}} if start else {}),
         "seed": settings["seed"],
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": parameters,
         "seconds": last["seconds"],
         "together": together,  # models that shared these seconds
         "seconds_each": last["seconds"] / together,
@@ -234,11 +256,3 @@ def evaluate_run(
         "device": settings["device"],
         "torch": settings["versions"]["torch"],
     }
-    if recipe.training.patience and splits.validation is None and (best := best_epoch(history)):
-        metrics["split"] += f", which chose epoch {best}"
-    write_json(folder.metrics, metrics)
-    finished = Finished(folder, recipe, model.cpu(), read_json(folder.metrics))
-    if report:
-        draw_figures(finished, splits.held_out)
-        write_atomically(folder.report, page(recipe.name, [section(finished)]))
-    return finished

@@ -170,14 +170,12 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
         device = next(model.parameters()).device
         canvas = model.frame_shape[-1]
         read = functools.partial(read_off, model)
-
-        def optimised() -> dict[str, Any]:
-            images = None if count is None else min(count, IMAGES)
-            return {"free_form": free_form(model, read_wholes, data, images)}
-
+        images = None if count is None else min(count, IMAGES)
         return [
             ExtraMetric(PROBED, lambda: probed(read, canvas, device, data, count)),
-            ExtraMetric(("free_form",), optimised),
+            ExtraMetric(
+                ("free_form",), lambda: {"free_form": free_form(model, read_wholes, data, images)}
+            ),
             ExtraMetric(("vote",), lambda: {"vote": _vote(model, data, canvas, device)}),
             ExtraMetric(("copies",), lambda: {"copies": _copies(model)}),
         ]
