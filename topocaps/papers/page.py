@@ -101,8 +101,7 @@ def write_page(results: Results) -> Path:
 def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
     """What was run, by table, and how many of its numbers are close to the paper's."""
     lines = [
-        "| table | models run | seeds of each | failed runs | numbers close to the paper's |",
-        "|---|---|---|---|---|",
+        ["table", "models run", "seeds of each", "failed runs", "numbers close to the paper's"]
     ]
     absent = []
     for name, table in TABLES.items():
@@ -115,15 +114,13 @@ def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
         shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         title = f"[{table.title}](#{name})" if name in told else table.title
         run = sum(count > 0 for count in counts)
-        lines.append(
-            f"| {title} | {run} of {len(counts)} | {shown} | {failed or '–'} | "
-            f"{_closeness(table, results)} |"
-        )
+        models, close = f"{run} of {len(counts)}", _closeness(table, results)
+        lines.append([title, models, shown, str(failed or ABSENT), close])
     others = [name for name in ("conclusions", "claims", "selection") if name in told]
     links = " · ".join(f"[{name}](#{name})" for name in others)
     return [
         *([f"Start with: {links}."] if links else []),
-        "\n".join(lines),
+        _markdown(lines),
         "*Close* is within 1 nat of log p(x), 5 % of E_eq, and .06 of CapCorr. It compares a "
         "number with the paper's; a verdict below compares models with each other, or with the "
         "untrained network.",
@@ -151,8 +148,7 @@ def _closeness(table: Table, results: Results) -> str:
 
 def _selection(results: Results) -> list[str]:
     """How far each edition of the submission's tables is from the paper."""
-    header = "| table | `submission` | `submission-released` | nearer |"
-    lines = []
+    lines = [["table", "`submission`", "`submission-released`", "nearer"]]
     for name in ("table3", "table4", "table5"):
         tables = TABLES[name], TABLES[f"{name}-released"]
         both = [distance(results, table.recipes, table.quantities) for table in tables]
@@ -161,23 +157,26 @@ def _selection(results: Results) -> list[str]:
             continue
         nearer = "submission" if text[0] < released[0] else "submission-released"
         cells = [f"{mean:.2f} ({count} numbers)" for mean, count in (text, released)]
-        lines.append(f"| {name} | {' | '.join(cells)} | `{nearer}` |")
-    return ["\n".join([_SELECTION_HEAD, "", header, "|---|---|---|---|", *lines])] if lines else []
+        lines.append([name, *cells, f"`{nearer}`"])
+    return [_SELECTION_HEAD, _markdown(lines)] if lines[1:] else []
 
 
 def _judged(results: Results, head: str, noun: str, claims: Sequence[Claim]) -> list[str]:
     """Return a section of the claims that the stored results decide; none without results."""
-    lines = []
+    lines = [[noun, "verdict", "measured"]]
     for claim in claims:
         found = claim.judge(results)
         if found.verdict is not None:
             bad = noun == "claim" and any(results.troubles(recipe) for recipe in claim.recipes)
-            lines.append(
-                f"| {claim.text} | **{found.verdict}** | "
-                f"{found.found}{'; some of these runs failed or have a diagnosis' * bad} |"
-            )
-    header = [f"| {noun} | verdict | measured |", "|---|---|---|"]
-    return ["\n".join([head, "", *header, *lines])] if lines else []
+            trouble = "; some of these runs failed or have a diagnosis" * bad
+            lines.append([claim.text, f"**{found.verdict}**", f"{found.found}{trouble}"])
+    return [head, _markdown(lines)] if lines[1:] else []
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose header is the first row."""
+    header, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
 
 
 def _pictures(results: Results, name: str, table: Table) -> list[str]:
@@ -228,13 +227,11 @@ def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequenc
         if any(r[column] not in (ABSENT, "") for r in lines[1:])
     ]
     shown = [[line[column] for column in used] for line in lines]
-    text = ["| " + " | ".join(line) + " |" for line in shown]
-    text.insert(1, "|" + "---|" * len(used))
+    about = [table.note] if table.note else []
+    parts = [f"## {table.title}", *about, _made(name, rows), _markdown(shown)]
     if absent:
-        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
-    about = [table.note, ""] if table.note else []
-    made = _made(name, rows)
-    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
+        parts.append(f"Not run: {', '.join(f'`{name}`' for name in absent)}.")
+    return "\n\n".join(parts)
 
 
 def _made(name: str, rows: Rows) -> str:
