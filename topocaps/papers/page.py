@@ -100,9 +100,8 @@ def write_page(results: Results) -> Path:
 
 def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
     """What was run, by table, and how many of its numbers are close to the paper's."""
-    lines = [
-        ["table", "models run", "seeds of each", "failed runs", "numbers close to the paper's"]
-    ]
+    header = ("table", "models run", "seeds of each", "failed runs", "numbers close to the paper's")
+    lines: list[Sequence[str]] = [header]
     absent = []
     for name, table in TABLES.items():
         counts = [len(results.of(recipe)) for recipe in table.recipes]
@@ -221,12 +220,9 @@ def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequenc
         told = [line for of, row in groups.items() for line in _lines(of, row, found, claims)]
         told = told or [[ABSENT] * (1 + len(labels))]
         lines += [[model if not n else "", *line] for n, line in enumerate(told)]
-    used = [
-        column
-        for column in range(len(lines[0]))
-        if any(r[column] not in (ABSENT, "") for r in lines[1:])
-    ]
-    shown = [[line[column] for column in used] for line in lines]
+    columns = zip(*lines, strict=True)
+    used = [cells for cells in columns if any(cell not in (ABSENT, "") for cell in cells[1:])]
+    shown = list(zip(*used, strict=True))
     about = [table.note] if table.note else []
     parts = [f"## {table.title}", *about, _made(name, rows), _markdown(shown)]
     if absent:
