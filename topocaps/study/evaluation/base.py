@@ -15,7 +15,7 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.base import GenerativeModel
-from topocaps.study.data import Splits
+from topocaps.study import data as study_data
 from topocaps.study.drawing import Drawing
 from topocaps.study.finished import Finished, Model
 from topocaps.study.quantity import Quantity
@@ -43,14 +43,14 @@ class Evaluation(Generic[Model]):
     captions: ClassVar[dict[str, str]] = {
         "history": "The objective and its terms over training, in nats per frame."
     }
-    #: How many training sequences of every factor are measured; as many as held-out ones if None.
-    train_each: ClassVar[int | None] = None
+    #: Whether `SOME` training sequences of every factor are measured, or as many as held-out ones.
+    some_of_train: ClassVar[bool] = False
 
     def measure(
         self,
         model: Model,
         untrained: Model,
-        splits: Splits,
+        splits: study_data.Splits,
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
@@ -60,10 +60,11 @@ class Evaluation(Generic[Model]):
             fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
             return self.numbers(which.to(device), fixed, recipe)
 
+        train_each = study_data.SOME if self.some_of_train else splits.each
         return {
             **on(splits.held_out, splits.each, model),
             "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.measured_train, self.train_each or splits.each, model),
+            "train": on(splits.measured_train, train_each, model),
         }
 
     def numbers(self, model: Model, sequences: SequenceSet, recipe: BaseRecipe) -> dict[str, Any]:

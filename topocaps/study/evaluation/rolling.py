@@ -17,7 +17,7 @@ from topocaps.metrics.ring_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill, spread, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import SOME, Mnist, comes_round
+from topocaps.study.data import Mnist, comes_round
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
@@ -85,7 +85,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         ),
         **Evaluation.captions,
     }
-    train_each: ClassVar = SOME
+    some_of_train: ClassVar = True
 
     def numbers(
         self, model: RollingVAE, sequences: SequenceSet, recipe: BaseRecipe

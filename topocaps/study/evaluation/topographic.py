@@ -149,7 +149,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         ),
         **Evaluation.captions,
     }
-    train_each: ClassVar = SOME
+    some_of_train: ClassVar = True
 
     def numbers(
         self, model: SequenceModel, sequences: SequenceSet, recipe: BaseRecipe
