@@ -6,6 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import methodcaller
 from typing import Any, NamedTuple, Self, TypeVar
 
 from topocaps.capsules import PartWhole, PartWholeSettings
@@ -342,10 +343,10 @@ _PLAIN = Form(plain, _tuples)
 #: The forms of fields whose values are more than plain data, enumerations and tuples.
 FORMS = {
     "data": Form(lambda data: {"kind": type(data).__name__, **asdict(data)}, _data),
-    "training": Form(Training.to_json, Training.from_json),
-    "start": Form(BaseRecipe.to_json, BaseRecipe.from_json),
+    "training": Form(methodcaller("to_json"), Training.from_json),
+    "start": Form(methodcaller("to_json"), BaseRecipe.from_json),
     "model": Form(lambda model: model.__name__, _model),
-    "topography": Form(Topography.settings, lambda settings: Topography(**_tuples(settings))),
+    "topography": Form(methodcaller("settings"), lambda settings: Topography(**_tuples(settings))),
     "capsules": Form(asdict, lambda settings: PartWholeSettings(**settings)),
 }
 

@@ -43,46 +43,57 @@ class Columns:
         others: ``bubble-5_36-k3`` has another K, ``vae-wn`` another norm. Otherwise K and the norm
         are those of the edition, and the VAE has no norm.
         """
-        edition, (kind, *parts) = self.edition, name.split("-")
-        norm = Norm.NONE if kind == "vae" else edition.norm
+        kind, *parts = name.split("-")
+        norm = Norm.NONE if kind == "vae" else self.edition.norm
         norm = next((_ENDINGS[part] for part in parts if part in _ENDINGS), norm)
-        settings = {"norm": norm, "claims": claims or {}}
         if kind == "vae":
-            return self._recipe(
-                name,
-                about=f"the plain VAE{_NORMS[norm]}",
-                model=VAE,
-                topography=self._topography(),
-                training=edition.training,
-                unseen_window=self.unseen,
-                **settings,
-            )
-        window, shifting = self._window(parts[0]), kind == "tvae"
-        single = window == 1
+            settings = self._of_vae(norm)
+        else:
+            reach = next((int(part[1:]) for part in parts if part[0] == "k"), None)
+            settings = self._of_topographic(kind == "tvae", self._window(parts[0]), reach, norm)
+        return Recipe(
+            name=f"{self.data_name}/{self.edition.name}/{name}",
+            data=self.data,
+            edition=self.edition.name,
+            encoder_fan=self.edition.encoder_fan,
+            decoder_fan=self.edition.decoder_fan,
+            norm=norm,
+            claims=claims or {},
+            **settings,
+        )
+
+    def _of_vae(self, norm: Norm) -> dict[str, Any]:
+        return {
+            "about": f"the plain VAE{_NORMS[norm]}",
+            "model": VAE,
+            "topography": self._topography(),
+            "training": self.edition.training,
+            "unseen_window": self.unseen,
+        }
+
+    def _of_topographic(
+        self, shifting: bool, window: int, reach: int | None, norm: Norm
+    ) -> dict[str, Any]:
+        """Return the settings of a TVAE, which is ``shifting``, or of a Bubble."""
+        edition, single = self.edition, window == 1
         clip = edition.clip_single if single else edition.clip
-        reach = edition.reach_single if single else edition.reach
-        if edition.whole_bubbles and not shifting:
-            reach = window
-        reach = next((int(part[1:]) for part in parts if part[0] == "k"), reach)
+        if reach is None:
+            reach = edition.reach_single if single else edition.reach
+            reach = window if edition.whole_bubbles and not shifting else reach
         over = "single frames" if single else f"{window} frames"
         coherence = "shifting" if shifting else "stationary"
         # a window of one frame, a reach of one site and a Bubble have no band and so no corners
-        banded = shifting and not single and reach > 1
-        return self._recipe(
-            name,
-            about=f"{coherence} coherence over {over}, K = {reach}{_NORMS[norm]}",
-            topography=self._topography(
-                window=window,
-                reach=(reach,),
-                velocity=float(shifting),
-                corners=edition.corners or not banded,
+        corners = edition.corners or not (shifting and not single and reach > 1)
+        return {
+            "about": f"{coherence} coherence over {over}, K = {reach}{_NORMS[norm]}",
+            "topography": self._topography(
+                window=window, reach=(reach,), velocity=float(shifting), corners=corners
             ),
-            training=replace(edition.training, clip=clip) if shifting else edition.training,
-            epsilon=edition.epsilon_single if single else edition.epsilon,
-            mu=edition.mu,
-            unseen_window=None if window > self.unseen else self.unseen,
-            **settings,
-        )
+            "training": replace(edition.training, clip=clip) if shifting else edition.training,
+            "epsilon": edition.epsilon_single if single else edition.epsilon,
+            "mu": edition.mu,
+            "unseen_window": None if window > self.unseen else self.unseen,
+        }
 
     def _window(self, length: str) -> int:
         """Return the frames of 2L: of "5_36" (L = 5/36), of "0" a single one."""
@@ -91,16 +102,6 @@ class Columns:
 
     def _topography(self, **settings: Any) -> Topography:
         return Topography(capsules=self.frames, shape=(self.frames,), **settings)
-
-    def _recipe(self, name: str, **settings: Any) -> Recipe:
-        return Recipe(
-            name=f"{self.data_name}/{self.edition.name}/{name}",
-            data=self.data,
-            edition=self.edition.name,
-            encoder_fan=self.edition.encoder_fan,
-            decoder_fan=self.edition.decoder_fan,
-            **settings,
-        )
 
 
 def variant(recipe: AnyRecipe, ending: str, about: str, **changes: Any) -> AnyRecipe:
