@@ -105,7 +105,8 @@ def _draw_capcorr(results: Results) -> None:
         style = "--" if "untrained" in label or "paper" in label else "-"
         means = [statistics.mean(found[length]) for length in lengths]
         axis.plot(lengths, means, style, marker="o", markersize=4, label=label)
-    figures.finish(axis, "L / S", "CapCorr, mean of all factors", curves=0)
+    axis.legend(frameon=False)
+    figures.finish(axis, "L / S", "CapCorr, mean of all factors")
     figures.save(figure, results.folder / "figure5.png")
 
 
@@ -136,8 +137,8 @@ def _draw_probes(results: Results) -> None:
         axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
         axis.set_xscale("log")
         axis.set_ylim(0, 1)
-        is_first = axis is axes[0]
-        figures.finish(axis, "labels", "accuracy" if is_first else "", 0 if is_first else None)
+        figures.finish(axis, "labels", "accuracy" if axis is axes[0] else "")
+    axes[0].legend(frameon=False)
     figures.save(figure, results.folder / "probes.png")
 
 

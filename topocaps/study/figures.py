@@ -163,19 +163,22 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.yaxis.set_minor_formatter(NullFormatter())
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    finish(axis, "lag (frames)", "nats of the true frame", curves=len(runs))
+    add_legend(axis, len(runs))
+    finish(axis, "lag (frames)", "nats of the true frame")
     return figure
 
 
-def finish(axis: Axes, x: str, y: str = "", curves: int | None = None) -> None:
-    """Label a plot of so many curves. It has a legend unless ``curves`` is None."""
+def finish(axis: Axes, x: str, y: str = "") -> None:
+    """Label the axes of a plot, and draw only the two on which values are read."""
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.spines[["top", "right"]].set_visible(False)
-    if curves is not None and curves >= MANY:
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    elif curves is not None:
-        axis.legend(frameon=False)
+
+
+def add_legend(axis: Axes, curves: int) -> None:
+    """Add a legend, which stands beside the axes of many curves."""
+    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if curves >= MANY else {}
+    axis.legend(frameon=False, **beside)
 
 
 def topography(topography: Topography, frames: int) -> Figure:
@@ -300,7 +303,8 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
             label = _named(name, records[0].get("is_bound", True))
             axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=label)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        finish(axis, "epoch", "" if axis is not axes[0] else "nats per frame", curves=len(names))
+        axis.legend(frameon=False)
+        finish(axis, "epoch", "nats per frame" if axis is axes[0] else "")
     return figure
 
 

@@ -126,7 +126,8 @@ def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure
     axis.axhline(0, color=figures.GREY, linestyle="--", label="mean frame")
     axis.set_ylim(max(lowest - 0.1, -1.5), 1.02)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figures.finish(axis, label, "gain on hidden frames", curves=len(runs))
+    figures.add_legend(axis, len(runs))
+    figures.finish(axis, label, "gain on hidden frames")
     return figure
 
 
