@@ -177,8 +177,10 @@ def finish(axis: Axes, x: str, y: str = "") -> None:
 
 def add_legend(axis: Axes, curves: int) -> None:
     """Add a legend, which stands beside the axes of many curves."""
-    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if curves >= MANY else {}
-    axis.legend(frameon=False, **beside)
+    if curves >= MANY:
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    else:
+        axis.legend(frameon=False)
 
 
 def topography(topography: Topography, frames: int) -> Figure:
