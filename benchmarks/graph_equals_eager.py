@@ -29,6 +29,7 @@ from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.memory import plan
 from topocaps.training.stack import DeviceRandomness
+from topocaps.training.store import RunFolder
 from topocaps.training.updates.fused import RadialCorrection, update_weight
 from topocaps.training.updates.layers import PART, aligned, padded
 from topocaps.training.watching import Silent
@@ -87,12 +88,12 @@ def resumed(make, sequences, training):
     train(whole, sequences, training, seeds=[0, 1])
     train(twin, sequences, training, seeds=[0, 1])
     with tempfile.TemporaryDirectory() as folder:
-        states = [Path(folder) / f"{n}.safetensors" for n in range(2)]
+        folders = [RunFolder(Path(folder) / str(n)) for n in range(2)]
         try:
-            train(parts, sequences, training, seeds=[0, 1], states=states, watcher=StopAfter())
+            train(parts, sequences, training, seeds=[0, 1], folders=folders, watcher=StopAfter())
         except tc.Interrupted as stopped:
             where = str(stopped)
-        train(again, sequences, training, seeds=[0, 1], states=states)
+        train(again, sequences, training, seeds=[0, 1], folders=folders)
     return {
         "where": where,
         "against unstopped": distance(again, whole),
@@ -103,11 +104,9 @@ def resumed(make, sequences, training):
 class Lent(DeviceRandomness):
     """The GPU's random numbers, for a CPU."""
 
-    def begin(self, step):
-        super().begin(step.cuda())
-
-    def _draw(self, shape, normal):
-        return super()._draw(shape, normal).cpu()
+    def draw(self, step, uniform, normal):
+        uniform, noise = super().draw(step.cuda(), uniform, normal)
+        return uniform.cpu(), [one.cpu() for one in noise]
 
 
 def on_cpu(make, sequences, seeds, training):
@@ -190,7 +189,8 @@ def kernel(rule, turned, shortened, sizes):
 def memory(sequences, training):
     """What was planned for fifteen models, and the most that was held."""
     members = models(TABLE * 3)
-    planned = plan(members, sequences, training).total
+    first, *others = plan(members, sequences, training)
+    planned = sum(others, first).total
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     engine = Engine(members, sequences, range(len(members)), training)

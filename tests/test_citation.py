@@ -68,7 +68,7 @@ DATA_SETS = {
     affnist: (TIELEMAN_2013, LECUN_1998),
 }
 #: what ``tc.data`` exports to hold or to read a user's own images, or draws from fonts
-OWN = {"from_images", "letters", "read", "split"}
+OWN = {"at_times", "from_images", "letters", "read", "split"}
 
 
 def functions(module):

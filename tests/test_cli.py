@@ -157,6 +157,7 @@ def test_help_has_an_example(name, command):
         (["train", "sprites/tvae", "--device", "abacus"], "device 'abacus'"),
         (["evaluate", "nowhere"], "not a run folder"),
         (["traverse", "nowhere"], "not a run folder"),
+        (["fit", "clips", "--model", "none"], "'--model': 'none' is not one of 'rolling', 'tvae'"),
         (["dance"], "No such command 'dance'"),
         (["train"], "RECIPE"),
     ],

@@ -1,5 +1,6 @@
 """The engine: many models as one program, each as alone."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from topocaps.latents.stack import TopographyStack
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.stack import by_architecture
+from topocaps.training.store import RunFolder
 from topocaps.training.updates.autograd import AutogradUpdate
 from topocaps.training.watching import Silent
 
@@ -56,33 +58,31 @@ def test_members_may_differ_in_topography_and_mu():
 
 def test_a_stack_that_was_stopped_goes_on_bit_for_bit_and_a_member_of_it_alone(tmp_path):
     sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2, 3]
-    states = [tmp_path / f"{n}.safetensors" for n in range(4)]
+    folders = [RunFolder(tmp_path / str(n)) for n in range(4)]
     whole = company()
     train(whole, sequences, ADAM, seeds=seeds)
     with pytest.raises(tc.Interrupted):
-        train(company(), sequences, ADAM, seeds=seeds, states=states, watcher=StopAt(7))
+        train(company(), sequences, ADAM, seeds=seeds, folders=folders, watcher=StopAt(7))
     alone = company()[2]
-    copied = tmp_path / "alone.safetensors"
-    copied.write_bytes(states[2].read_bytes())
-    train([alone], sequences, ADAM, seeds=[2], states=[copied])
+    copied = RunFolder(shutil.copytree(folders[2].path, tmp_path / "alone"))
+    train([alone], sequences, ADAM, seeds=[2], folders=[copied])
     resumed = company()
-    train(resumed, sequences, ADAM, seeds=seeds, states=states)
+    train(resumed, sequences, ADAM, seeds=seeds, folders=folders)
     for one, other in zip(whole, resumed, strict=True):
         assert_same(weights(one), weights(other))
     for name, value in weights(alone).items():
         torch.testing.assert_close(value, whole[2].state_dict()[name], rtol=1e-4, atol=1e-5)
     with pytest.raises(tc.BadInput, match="different steps"):
-        train(
-            company()[:2], sequences, ADAM, seeds=[0, 1], states=[states[0], _at_step_7(tmp_path)]
-        )
+        differing = [folders[0], _at_step_7(tmp_path / "early")]
+        train(company()[:2], sequences, ADAM, seeds=[0, 1], folders=differing)
 
 
-def _at_step_7(folder):
-    path = folder / "early.safetensors"
+def _at_step_7(path):
+    folder = RunFolder(path)
     with pytest.raises(tc.Interrupted):
         stop = StopAt(7)
-        train([company()[1]], tc.Sequences.of(frames()), ADAM, states=[path], watcher=stop)
-    return path
+        train([company()[1]], tc.Sequences.of(frames()), ADAM, folders=[folder], watcher=stop)
+    return folder
 
 
 def mixed():
@@ -147,12 +147,12 @@ def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
         return one
 
     assert by_architecture([flat(0), flat(1)]) == [[0], [1]]  # layers of others are not stacked
-    sequences, path = tc.Sequences.of(frames()), tmp_path / "state.safetensors"
+    sequences, folders = tc.Sequences.of(frames()), [RunFolder(tmp_path)]
     whole, part, again = flat(0), flat(0), flat(0)
     train([whole], sequences, SGD)
     with pytest.raises(tc.Interrupted):
-        train([part], sequences, SGD, states=[path], watcher=StopAt(7))
-    train([again], sequences, SGD, states=[path])
+        train([part], sequences, SGD, folders=folders, watcher=StopAt(7))
+    train([again], sequences, SGD, folders=folders)
     assert_same(weights(whole), weights(again))
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from topocaps import BadInput
+from topocaps import VAE, BadInput, Topography
 from topocaps.capsules import Capsules, LayerPosterior, PartWhole, poses
 from topocaps.capsules.free_form import FROM_ENCODER, move_posteriors, optimise
 from topocaps.data.geometry import warp
@@ -75,6 +75,12 @@ def test_free_form_inference_refuses_what_makes_no_sense(how):
     model = model_of()
     with pytest.raises(BadInput, match=r"steps|lr"):
         optimise(model, torch.rand(1, 1, *model.frame_shape, **DOUBLE), **how)
+
+
+def test_free_form_inference_refuses_models_of_other_families():
+    model = VAE.mlp((1, 4, 4), Topography(2, (5,)), hidden=(9,))
+    with pytest.raises(BadInput, match="optimise needs a PartWhole, not a VAE"):
+        optimise(model, torch.rand(1, 1, 1, 4, 4))
 
 
 def test_free_form_inference_refuses_posteriors_of_other_images():

@@ -8,6 +8,7 @@ import topocaps as tc
 from topocaps.capsules import PartWhole
 from topocaps.training import Adam, Sgd, Training
 from topocaps.training.loop import train
+from topocaps.training.store import RunFolder
 from topocaps.training.updates.base import MeanTerms
 from topocaps.training.validation import validation_bound
 
@@ -84,10 +85,10 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_gaps(tmp_path):
     whole, parts, again = model(), model(), model()
     training = Training(batch=4, epochs=2)
     train([whole], sequences, training)
-    states = [tmp_path / "state.safetensors"]
+    folders = [RunFolder(tmp_path)]
     with pytest.raises(tc.Interrupted):
-        train([parts], sequences, training, states=states, watcher=StopAt(4))
-    train([again], sequences, training, states=states)
+        train([parts], sequences, training, folders=folders, watcher=StopAt(4))
+    train([again], sequences, training, folders=folders)
     assert_same(weights(again), weights(whole))
     tc.fit(model(), sequences, epochs=1, batch=4, out=tmp_path / "run", device="cpu")
     other = tc.Sequences.of(frames(), some_missing() | (torch.arange(6) == 3))

@@ -94,7 +94,7 @@ def test_the_adjugate_over_the_determinant_is_the_inverse():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_image_at_its_own_places_is_itself(dtype):
     image = torch.rand(3, 7, 10, dtype=dtype)
-    seen = warp(image, grid(7, 10, dtype))
+    seen = warp(image, grid(7, 10, dtype=dtype))
     assert seen.dtype == dtype
     torch.testing.assert_close(seen, image, rtol=0, atol=1e-5)
 

@@ -1,9 +1,10 @@
 """Letters that turn: which are held out, how they turn, and what the cache holds."""
 
+import numpy as np
 import torch
 
 import topocaps as tc
-from topocaps.data import letter_images
+from topocaps.data.download import cached_bytes
 from topocaps.data.letter_images import FACES, LETTERS, VARIANTS, glyphs
 
 
@@ -63,13 +64,14 @@ def test_the_variants_of_a_training_letter_differ():
 
 def test_the_cache_is_used_if_it_is_whole(monkeypatch, tmp_path):
     monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path))
-    monkeypatch.setattr(letter_images, "_turn_all", lambda: torch.ones(30).byte().numpy())
-    assert letter_images._images(30).sum() == 30
-    monkeypatch.setattr(letter_images, "_turn_all", lambda: torch.zeros(30).byte().numpy())
-    assert letter_images._images(30).sum() == 30
-    (tmp_path / "letters-v2.bytes").write_bytes(b"cut off")
-    assert letter_images._images(30).sum() == 0
+
+    def cached(value):
+        return cached_bytes("images.bytes", 30, lambda: np.full(30, value, np.uint8)).sum()
+
+    assert cached(1) == 30 and cached(0) == 30
+    (tmp_path / "images.bytes").write_bytes(b"cut off")
+    assert cached(0) == 0
     file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("TOPOCAPS_CACHE", str(file / "below"))
-    assert letter_images._images(30).sum() == 0
+    assert cached(2) == 60

@@ -11,6 +11,7 @@ import topocaps as tc
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
+from topocaps.training.store import RunFolder
 from topocaps.training.watching import Silent
 
 
@@ -19,11 +20,11 @@ def test_a_member_that_is_not_finite_is_named_and_the_others_go_on(tmp_path):
     together, alone = company(), company()
     with torch.no_grad():
         together[2].u_given_x.network[0].bias.fill_(torch.nan)
-    states = [tmp_path / f"{n}.safetensors" for n in range(4)]
-    progress = train(together, sequences, ADAM, seeds=seeds, states=states)
+    folders = [RunFolder(tmp_path / str(n)) for n in range(4)]
+    progress = train(together, sequences, ADAM, seeds=seeds, folders=folders)
     assert [one.failed is None for one in progress] == [True, True, False, True]
     assert "is not finite at step 1" in progress[2].failed and not progress[2].history
-    assert [path.exists() for path in states] == [True, True, False, True]
+    assert [folder.state.exists() for folder in folders] == [True, True, False, True]
     train(alone, sequences, ADAM, seeds=seeds)
     for n in (0, 1, 3):
         assert_same(weights(together[n]), weights(alone[n]))
@@ -119,9 +120,11 @@ def test_what_failed_before_memory_ran_out_stays_failed_and_the_others_lose_noth
 def test_the_plan_counts_what_training_holds():
     one, sequences = model(), tc.Sequences.of(frames())
     weights_bytes = 4 * sum(p.numel() for p in one.parameters())
-    small = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
-    large = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
+    (small,) = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
+    several = plan([one] * 3, sequences, tc.Training(tc.Adam(), batch=10))
+    large = several[0] + several[1] + several[2]
     assert small.weights == 7 * weights_bytes and large.weights == 3 * 8 * weights_bytes
+    assert large.data == small.data
     assert small.data >= sequences.images.numel() * 4
     assert 15 * small.activations < large.activations < 40 * small.activations  # W is held once
     assert "weights and moments" in str(large)
@@ -133,14 +136,14 @@ def test_activations_of_our_models_are_counted_not_guessed(kind, monkeypatch):
         raise AssertionError("a pass without values failed")
 
     monkeypatch.setattr("topocaps.training.memory._guess", guess)
-    assert plan([model(kind=kind)], tc.Sequences.of(frames()), SGD).activations > 0
+    assert plan([model(kind=kind)], tc.Sequences.of(frames()), SGD)[0].activations > 0
 
 
 def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch, tmp_path):
     sequences, seeds, said = tc.Sequences.of(frames()), range(4), []
-    needs = plan([model()], sequences, SGD)
+    (needs,) = plan([model()], sequences, SGD)
     room = 2.5 * (needs.weights + needs.activations)
-    assert split([model()] * 4, sequences, SGD, int(room / 0.9)) == [[0, 1], [2, 3]]
+    assert split([needs] * 4, int(room / 0.9), SGD.batch) == [[0, 1], [2, 3]]
     monkeypatch.setattr("topocaps.training.run.free_memory", lambda device: int(room / 0.9))
     runs = tc.fit_together(
         company(), frames(), training=SGD, seeds=seeds, watcher=Silent(), say=said.append
@@ -150,5 +153,7 @@ def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch
         train([alone], sequences, SGD, seeds=[seed])
         for name, value in alone.state_dict().items():
             torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
-    with pytest.raises(tc.BadInput, match=r"a model needs .* are free: take a smaller batch"):
-        split([model()], sequences, SGD, 1000)
+    with pytest.raises(
+        tc.BadInput, match=r"a model needs .* are free: take a smaller batch than 4"
+    ):
+        split([needs], 1000, SGD.batch)

@@ -12,6 +12,7 @@ from topocaps.data.moved import MovedDigits
 from topocaps.training import Sgd, Training
 from topocaps.training.loop import train
 from topocaps.training.stack import HostRandomness, Stack, by_architecture
+from topocaps.training.store import RunFolder
 from topocaps.training.updates.autograd import AutogradUpdate
 
 SEEDS, BATCH = (0, 1, 5), 4
@@ -36,9 +37,9 @@ def steps(members, seeds, count):
     update = AutogradUpdate(stack, TRAINING)
     update.set_lr(TRAINING.optimiser.lr)
     found = []
-    for _ in range(count):
-        uniform = numbers.uniform(BATCH, digits.numbers)
-        noise = [numbers.normal(BATCH, 1, *shape) for shape in stack.model.noise_shapes]
+    shapes = [(BATCH, 1, *shape) for shape in stack.model.noise_shapes]
+    for step in torch.arange(1, count + 1):
+        uniform, noise = numbers.draw(step, (BATCH, digits.numbers), shapes)
         found.append(update.step(digits, uniform, noise)[0])
     stack.write_back()
     return torch.stack(found, 1)
@@ -73,10 +74,10 @@ def test_a_mapped_stack_that_is_stopped_goes_on(tmp_path, monkeypatch):
     )
     whole, part, again = ([model(seed) for seed in (0, 1)] for _ in range(3))
     training = replace(TRAINING, epochs=2)
-    digits, states = digits_of(), [tmp_path / f"{n}.safetensors" for n in range(2)]
+    digits, folders = digits_of(), [RunFolder(tmp_path / str(n)) for n in range(2)]
     train(whole, digits, training, seeds=(0, 1))
     with pytest.raises(tc.Interrupted):
-        train(part, digits, training, seeds=(0, 1), states=states, watcher=StopAt(7))
-    train(again, digits, training, seeds=(0, 1), states=states)
+        train(part, digits, training, seeds=(0, 1), folders=folders, watcher=StopAt(7))
+    train(again, digits, training, seeds=(0, 1), folders=folders)
     for one, other in zip(whole, again, strict=True):
         assert_same(weights(one), weights(other))

@@ -23,8 +23,8 @@ from topocaps.metrics import (
     prediction,
     traversal,
 )
-from topocaps.metrics.missing_frames import some_missing
-from topocaps.metrics.traversal_plan import TraversalPlan
+from topocaps.metrics.rolled_traversal import TraversalPlan
+from topocaps.metrics.visible_frames import some_missing
 from topocaps.models.likelihoods import Likelihood
 
 # Rolls --------------------------------------------------------------------------------------------

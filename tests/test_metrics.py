@@ -9,8 +9,7 @@ from torch.distributions import Bernoulli, Independent, Normal
 
 from topocaps import VAE, BadInput, Topography, metrics
 from topocaps.latents.rolling import roll
-from topocaps.metrics.rolled_traversal import EDGE, Traversal
-from topocaps.metrics.traversal_plan import unseen_lags
+from topocaps.metrics.rolled_traversal import EDGE, Traversal, unseen_lags
 
 S = D = 6
 
@@ -308,7 +307,7 @@ def test_the_interval_covers_the_gain_at_about_its_rate():
     hits = 0
     for rows in torch.arange(40_000).split(200)[:100]:
         part = Traversal(*(v[rows] for v in (rolled, orbit_mean, zeros, ones, ones, axis)))
-        low, high = part.interval(0, draws=300)
+        low, high = part.gain(0).interval(draws=300)
         hits += low <= everything.overall <= high
     assert 85 <= hits <= 100
 

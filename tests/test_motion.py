@@ -327,3 +327,29 @@ def test_a_motion_of_your_own_has_no_settings():
     assert motion_settings(Grouped((1,), (Still(),))) is None
     with pytest.raises(tc.BadInput, match="knows no motion of kind 'Still'"):
         motion_from({"kind": "Still"})
+
+
+@pytest.mark.parametrize(
+    ("velocities", "message"),
+    [
+        (torch.zeros(1, 3, 1), r"= \(…, 2, 1\), or frames after these, not \(1, 3, 1\)"),
+        (torch.zeros(1, 2, 2), r"not \(1, 2, 2\)"),
+        (torch.zeros(1, 2), r"not \(1, 2\)"),
+        (torch.zeros(1, 2, 1, 0), r"not \(1, 2, 1, 0\)"),
+        (torch.full((1, 2, 1), math.nan), "not finite"),
+    ],
+)
+def test_candidates_of_another_shape_are_refused(velocities, message):
+    class Own(Known):
+        def candidates(self, capsules, axes):
+            return velocities
+
+    with pytest.raises(tc.BadInput, match=message):
+        CapsuleMotion(Own(), 2, (5,))
+
+
+def test_what_left_over_an_open_end_returns_with_a_motion_that_turns_back():
+    moves = CapsuleMotion(Changing((1, -1), frames=3), 1, (5,), cyclic=False)
+    code = torch.rand(1, 5)
+    assert moves.roll(code, candidate=2, steps=3).count_nonzero() == 2
+    assert moves.roll(code, candidate=2, steps=6).equal(code)

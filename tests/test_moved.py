@@ -179,7 +179,7 @@ def test_the_same_script_shows_the_same_frames_whatever_axes_are_in_front(every)
 
 def test_a_fixed_set_has_every_image_once_and_stays(every):
     whole, some = every.balanced(None, seed=0), every.balanced(15, seed=0)
-    assert len(every) == every.fewest == len(whole) == 40 and len(some) == 15
+    assert len(every) == len(whole) == 40 and len(some) == 15
     assert sorted(whole.fixed()[:, 0, 0].tolist()) == list(range(40))
     shown = torch.cat([batch.x for batch in some.batches(4)])
     assert torch.equal(shown, torch.cat([batch.x for batch in some.batches(4)]))

@@ -278,6 +278,10 @@ class Own(StandardNormal):
     pass
 
 
+class Unhashable(StandardNormal):
+    __hash__ = None
+
+
 def test_a_prior_of_your_own_has_no_config():
     assert prior_settings(Own()) is None and rolling(prior=Own()).config is None
     with pytest.raises(tc.BadInput, match="its prior: a class of your own has no settings"):
@@ -329,3 +333,10 @@ def test_a_model_trains_predicts_and_is_measured(prior, tmp_path):
     assert loaded.prior == prior and torch.equal(loaded.encode(x), run.model.encode(x))
     assert math.isfinite(tc.evaluate(model, x)["log_px"])
     assert model.sample(3, 4).shape == (3, 4, *FRAME)
+
+
+def test_a_prior_of_your_own_trains_without_a_hash():
+    models = [small(seed, prior=Unhashable()) for seed in (0, 1)]
+    assert by_architecture(models) == [[0], [1]]
+    run = tc.fit(models[0], frames(4).float(), epochs=1, device="cpu")
+    assert math.isfinite(run.history[-1]["elbo"])

@@ -142,6 +142,16 @@ def test_streaming_is_encoding_all_frames_so_far(kind):
         stream(x[:1, 0])
 
 
+def test_a_stream_needs_all_frames_if_keep_grows():
+    """With keep=1 it has not kept them; a posterior over motions of the last one would be wrong."""
+    model, x = rolling(motion=Unknown((-1, 1)), keep=1), frames()
+    stream = model.stream()
+    stream(x[:, 0]), stream(x[:, 1])
+    model.keep = None
+    with pytest.raises(tc.BadInput, match="begin a new stream"):
+        stream.motion()
+
+
 # --- the bound ----------------------------------------------------------------------------------
 
 

@@ -168,6 +168,19 @@ def test_log_prob_needs_all_predicted_frames(take):
         found.log_prob(take(x[:, 3:]))
 
 
+def test_log_prob_refuses_what_are_no_frames_and_keeps_no_graph():
+    """A graph of all samples would need their memory at once."""
+    found = rolling().predict(frames(), lags=[3, 4])
+    assert not found.log_prob(frames()[:, 3:]).requires_grad
+    for x, message in ((torch.nan, "NaN"), (3.0, "must lie in"), (0, "floating point")):
+        with pytest.raises(tc.BadInput, match=message):
+            found.log_prob(torch.full_like(frames()[:, 3:], x) if x else frames()[:, 3:].byte())
+
+
+def test_predictions_can_be_printed():
+    assert repr(rolling().predict(frames())) == "PredictedFrames()"
+
+
 @every_model
 def test_samples_have_the_mean_that_the_posterior_gives_them(kind):
     model, x = rolling(**kind), frames()
@@ -369,6 +382,9 @@ def test_training_can_be_planned_without_values():
         (lambda m, x: m.predict(x, lags=some(1, 0)[0]), "lags must be whole numbers"),
         (lambda m, x: m.predict(x, lags=np.ones(2)), "lags must be whole numbers"),
         (lambda m, x: m.fill(x, None), "fill needs a mask"),
+        (lambda m, x: m.sample(0, 3), "n must be a whole number of at least 1, not 0"),
+        (lambda m, x: m.sample(2, 0), "frames must be a whole number of at least 1, not 0"),
+        (lambda m, x: m.sample(2, 1.5), "frames must be a whole number"),
         (lambda m, x: m(x.numpy(), some(2, 1)), "frames must be a tensor, not a ndarray"),
         (lambda m, x: m.predict(x.numpy(), some(2, 1)), "frames must be a tensor"),
     ],

@@ -7,8 +7,7 @@ import torch
 
 import topocaps as tc
 from topocaps.data.moved import MovedDigits, affnist_style
-from topocaps.data.moving_images import moving_images
-from topocaps.data.transforms import MOTIONS, TransformedImages
+from topocaps.data.transforms import MOTIONS, TransformedImages, moving_images
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randint(256, (30, 12, 12), dtype=torch.uint8, generator=GENERATOR)
@@ -78,7 +77,6 @@ def test_a_balanced_set_has_different_images_and_every_group_equally_often(name)
     groups = max(1, len(sequences.groups))
     whole, some = sequences.balanced(None, seed=0), sequences.balanced(4, seed=0)
     assert len(sequences) == len(whole) == 30 and len(some) == 4 * groups
-    assert sequences.fewest == 30 // groups and some.fewest == 4
     assert sorted(whole.fixed()[:, 0, 0].tolist()) == list(range(30))
     assert len(some.fixed()[:, 0, 0].unique()) == len(some)
     assert some.digest() == sequences.balanced(4, 0).digest() != sequences.balanced(4, 1).digest()

@@ -7,8 +7,7 @@ import torch
 
 import topocaps as tc
 from topocaps.data.subsets import at_speeds
-from topocaps.metrics.speeds import moving_by_speed, speeds
-from topocaps.metrics.visible_frames import gains_by_visible, visible_gains
+from topocaps.metrics.visible_frames import gains_by_visible, moving_by_speed, speeds, visible_gains
 from topocaps.models.likelihoods import Likelihood
 from topocaps.papers.quantities import predictions
 from topocaps.papers.tables import TABLES

@@ -177,7 +177,7 @@ def test_no_frame_of_training_outside_the_slice_is_present(arc):
 
 def test_held_out_letters_are_whole_and_start_at_the_slice():
     splits, whole = Letters(arc=ARC).load(), Letters().load()
-    assert not splits.held_out.has_gaps and splits.train.has_gaps
+    assert splits.held_out.present is None and splits.train.present is not None
     assert (
         splits.held_out.balanced(None, 3)
         .order.sort(0)

@@ -44,6 +44,9 @@ def test_a_code_is_inferred_from_the_frames_at_their_times_in_any_order():
         ([0, 1], None, "times"),
         ([0, 1.5, 3], None, "whole numbers"),
         ([-1, 0, 1], None, "whole numbers"),
+        ([0, 1, float("inf")], None, "whole numbers"),
+        ([0, 1, 1e30], None, "whole numbers"),
+        (["0", "1", "2"], None, "arrays of numbers"),
         ([0, 1, 1], None, "must differ"),
         ([0, 1, 4], 4, "does not fit into 4 frames"),
     ],
@@ -51,3 +54,11 @@ def test_a_code_is_inferred_from_the_frames_at_their_times_in_any_order():
 def test_bad_times_are_refused_in_a_sentence(times, frames, said):
     with pytest.raises(tc.BadInput, match=said):
         at_times(X, times, frames)
+
+
+def test_frames_may_be_an_array_and_there_must_be_some():
+    x, mask = at_times(X.numpy(), TIMES)
+    assert x.equal(at_times(X, TIMES)[0]) and mask.equal(at_times(X, TIMES)[1])
+    for none, times in ((X[:0], [0, 1, 2]), (X[:, :0], [])):
+        with pytest.raises(tc.BadInput, match="there are no frames"):
+            at_times(none, times)

@@ -246,6 +246,8 @@ class Covariance(adapted.FunctionMetric, of=covariance):
 class Halved(Covariance):
     """A metric that changes what another computes."""
 
+    higher_is_better = False
+
     def compute(self):
         return super().compute() / 2
 
@@ -259,6 +261,15 @@ def test_a_function_of_your_own_is_a_metric_in_a_line():
     half = Halved()
     half.update(a, b)
     same(half.compute(), covariance(a, b).item() / 2)
+
+
+class Least(adapted.FunctionMetric, of=covariance):
+    higher_is_better = False
+
+
+def test_a_metric_says_which_direction_is_better():
+    found = [kind.higher_is_better for kind in (Covariance, Halved, Least, adapted.FactorVAEScore)]
+    assert found == [None, False, False, True]
 
 
 def test_a_metric_refuses_what_it_cannot_use():

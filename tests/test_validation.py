@@ -23,6 +23,7 @@ import topocaps as tc
 from topocaps import cli
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
+from topocaps.training.store import RunFolder
 from topocaps.training.validation import VALIDATION, best_epoch, has_stopped, validation_bound
 from topocaps.training.watching import SUMMARY, Silent, summarise
 
@@ -190,11 +191,11 @@ def test_a_stack_of_which_some_have_stopped_goes_on_bit_for_bit(tmp_path):
     whole, trainings = company()
     expected = train(whole, sequences, trainings, **how)
     stop = 5 * len(expected[0].history) + 7
-    states = [tmp_path / f"{n}.safetensors" for n in range(3)]
+    folders = [RunFolder(tmp_path / str(n)) for n in range(3)]
     with pytest.raises(tc.Interrupted):
-        train(company()[0], sequences, trainings, states=states, watcher=StopAt(stop), **how)
+        train(company()[0], sequences, trainings, folders=folders, watcher=StopAt(stop), **how)
     resumed = company()[0]
-    found = train(resumed, sequences, trainings, states=states, **how)
+    found = train(resumed, sequences, trainings, folders=folders, **how)
     assert found[0].stopped and len(found[0].history) == len(expected[0].history)
     for one, other in zip(whole, resumed, strict=True):
         assert_same(weights(one), weights(other))

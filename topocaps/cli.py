@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -51,7 +51,12 @@ Patience = Annotated[
         help="Stop after this many epochs without a better bound on held-out sequences.", min=1
     ),
 ]
+Seed = Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def _set(example: str) -> Any:
+    return typer.Option("--set", help=f"key=value, such as {example}.")
 
 
 @app.command()
@@ -89,15 +94,13 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder [runs/RECIPE].")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     patience: Patience = None,
-    seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
+    seed: Seed = 0,
     seeds: Annotated[
         int, typer.Option(help="Train this many together, from --seed on.", min=1)
     ] = 1,
     data: Data = None,
     device: Device = "auto",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, such as topography.window=11.")
-    ] = None,
+    settings: Annotated[list[str] | None, _set("topography.window=11")] = None,
 ) -> None:
     """Train a recipe, evaluate it beside its untrained control, write a run folder.
 
@@ -153,11 +156,9 @@ def fit(
         int | None, typer.Option(help="Epochs of 8,000 sequences [16; TVAE 18].", min=1)
     ] = None,
     patience: Patience = None,
-    seed: Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")] = 0,
+    seed: Seed = 0,
     device: Device = "auto",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, such as capsules=20.")
-    ] = None,
+    settings: Annotated[list[str] | None, _set("capsules=20")] = None,
 ) -> None:
     """Learn from sequences of your own: read them, choose a model, train, report.
 
@@ -166,20 +167,17 @@ def fit(
     Example: topocaps fit clips/ --size 32 --grey
     """
     data = OwnSequences(path, frames, stride, size, grey, layout, skip_bad)
+    out = out or Path("runs") / f"fit-{Path(path).resolve().stem}"
+    candidates = None if speeds is None else _numbers(speeds)
+    changes = tuple(settings or ())
     try:
         choices = Choices(
-            model=model,
-            epochs=epochs,
-            patience=patience,
-            closed=closed,
-            window=window,
-            speeds=None if speeds is None else _numbers(speeds),
-            changes=tuple(settings or ()),
-        )
-        run = fit_own(
-            data, out or Path("runs") / f"fit-{Path(path).resolve().stem}", choices,
-            seed=seed, device=device, say=lambda line: _say(_with_options(line)),
+            model, epochs=epochs, patience=patience, closed=closed, window=window,
+            speeds=candidates, changes=changes,
         )  # fmt: skip
+        run = fit_own(
+            data, out, choices, seed=seed, device=device, say=lambda line: _say(_with_options(line))
+        )
     except BadInput as error:
         raise BadInput(_with_options(str(error))) from None
     _print_table(compare([run]))
@@ -318,16 +316,13 @@ def bench(as_json: AsJson = False) -> None:
     Example: topocaps bench --json > mine.json
     """
     file = Path(__file__).parents[1] / "benchmarks" / "engine.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_engine", file)
-    if not file.exists() or spec is None or spec.loader is None:
+    if not file.exists():
         raise BadInput(
             "bench needs the source tree, where its reference is: clone the project and "
             "install it with pip install -e ."
         )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     rows = []
-    for row in module.rows():
+    for row in runpy.run_path(str(file))["rows"]():
         rows.append(row)
         _say(f"{row['name']}: {row['ratio']} times as fast")
         if as_json:  # as they are measured: a run that is cut off leaves what it has
@@ -390,8 +385,9 @@ def main() -> None:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
+        why = describe().replace("Value error, ", "")  # words of pydantic, which checks values
         where = getattr(getattr(error, "ctx", None), "command_path", "topocaps")
-        _leave(f"{describe()} See {where} --help".strip(), getattr(error, "exit_code", 2))
+        _leave(f"{why} See {where} --help".strip(), getattr(error, "exit_code", 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 

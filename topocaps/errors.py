@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
+from collections.abc import Callable
 from enum import StrEnum
 from numbers import Real
 from typing import Any, TypeVar
@@ -41,25 +43,23 @@ def one_of(kind: type[Kind], name: str, value: Any) -> Kind:
 
 def positive(name: str, value: Any) -> float:
     """``value`` as a finite number above 0, or a sentence about ``name``."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
-    if not 0 < number < math.inf:
-        raise BadInput(f"{name} must be a number above 0, not {value!r}")
-    return number
+    return _finite(name, value, "a number above 0", lambda number: number > 0)
 
 
 def non_negative(name: str, value: Any) -> float:
     """``value`` as a finite number of at least 0, or a sentence about ``name``."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
-    if not 0 <= number < math.inf:
-        raise BadInput(f"{name} must be a number of at least 0, not {value!r}")
-    return number
+    return _finite(name, value, "a number of at least 0", lambda number: number >= 0)
 
 
 def finite_number(name: str, value: Any) -> float:
-    """Return ``value`` as a finite number, or raise `BadInput` with a message about ``name``."""
+    """``value`` as a finite number, or a sentence about ``name``."""
+    return _finite(name, value, "a finite number", lambda number: True)
+
+
+def _finite(name: str, value: Any, kind: str, accepts: Callable[[float], bool]) -> float:
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number):
-        raise BadInput(f"{name} must be a finite number, not {value!r}")
+    if not (math.isfinite(number) and accepts(number)):
+        raise BadInput(f"{name} must be {kind}, not {value!r}")
     return number
 
 
@@ -69,6 +69,19 @@ class NonFinite(TopocapsError, ArithmeticError):
 
 class Interrupted(TopocapsError):
     """Training was stopped by the user after it had saved its state."""
+
+
+def optional(module: str, needs: str, install: str) -> Any:
+    """Import a module of an optional package, or raise `BadInput` that says how to install it.
+
+    Args:
+        needs: what needs which package, the beginning of the message.
+        install: what ``pip install`` is given.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BadInput(f"{needs}: pip install {install}") from error
 
 
 def check_seed(seed: int) -> None:

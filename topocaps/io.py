@@ -7,12 +7,14 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
 
 from topocaps.errors import BadInput
 
@@ -47,14 +49,19 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"{path} is not JSON: {error}") from error
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write tensors as safetensors."""
+    # clones: safetensors refuses tensors that share memory, as those of a shared module do
+    clones = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
+    write_atomically(path, save(clones, metadata=metadata))
+
+
 def write_weights(path: Path, module: nn.Module) -> None:
     """Write the state of a module as safetensors."""
-    # safetensors refuses tensors that share memory, as those of a shared module do: clone them
-    tensors = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in module.state_dict().items()
-    }
-    write_atomically(path, save(tensors, metadata={"format": "pt"}))
+    write_tensors(path, module.state_dict(), {"format": "pt"})
 
 
 def read_weights(path: Path, module: nn.Module) -> None:

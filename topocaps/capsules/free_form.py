@@ -55,6 +55,8 @@ def optimise(
         lr: 0.03 by default, and 0.003 from given ``posteriors``: at a high rate, they drift along
             the directions that the image determines poorly.
     """
+    if not isinstance(model, PartWhole):
+        raise BadInput(f"optimise needs a PartWhole, not a {type(model).__name__}")
     steps = whole_number("steps", steps)
     default = FROM_ENCODER if posteriors is None else FROM_POSTERIORS
     lr = positive("lr", default if lr is None else lr)

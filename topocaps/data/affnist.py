@@ -29,7 +29,14 @@ def affnist(*paths: str | Path) -> Digits:
 
     Of a folder, such as ``transformed/test_batches``, all .mat files are read in numerical order.
     """
-    parts = [_read_mat(file) for path in paths for file in _matlab_files(Path(path))]
+    parts: list[Digits] = []
+    for path in map(Path, paths):
+        files = [path] if path.is_file() else _matlab_files(path)
+        if not files:
+            raise BadInput(
+                f"there is no affNIST at {path}: give one of its .mat files, or a folder"
+            )
+        parts += map(_read_mat, files)
     images, classes = [part.images for part in parts], [part.classes for part in parts]
     return Digits(torch.cat(images), torch.cat(classes), citations=(TIELEMAN_2013, LECUN_1998))
 
@@ -45,8 +52,7 @@ def affnist_files(folder: Path) -> list[Path]:
     named = [path for path in sorted(folder.glob("*")) if path.is_dir() and _is_affnist(path)]
     for home in (folder, *named):
         for place in (home, home / "transformed"):
-            files = sorted(place.glob("*.mat"), key=_in_order)
-            batches = sorted((place / "test_batches").glob("*.mat"), key=_in_order)
+            files, batches = _matlab_files(place), _matlab_files(place / "test_batches")
             whole = [file for file in files if file.name == "test.mat"]
             numbered = [file for file in files if home != folder and file.stem.isdigit()]
             if found := batches or whole or list(filter(_is_affnist, files)) or numbered:
@@ -59,15 +65,9 @@ def _is_affnist(path: Path) -> bool:
     return "affnist" in name and not any(part in name for part in ("train", "valid", "centered"))
 
 
-def _in_order(file: Path) -> tuple[int, str]:
-    return len(file.name), file.name
-
-
-def _matlab_files(path: Path) -> list[Path]:
-    files = [path] if path.is_file() else sorted(path.glob("*.mat"), key=_in_order)
-    if not files:
-        raise BadInput(f"there is no affNIST at {path}: give one of its .mat files, or a folder")
-    return files
+def _matlab_files(folder: Path) -> list[Path]:
+    """Return the files of a folder in numerical order: shorter names stand first."""
+    return sorted(folder.glob("*.mat"), key=lambda file: (len(file.name), file.name))
 
 
 def _read_mat(path: Path) -> Digits:

@@ -1,18 +1,21 @@
-"""Downloads with a progress bar, which resume after an interruption."""
+"""Downloads with a progress bar, which resume after an interruption, and the cache of images."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from topocaps.errors import BadInput, TopocapsError
-from topocaps.io import make_folder
+from topocaps.io import cache_folder, make_folder, write_atomically
 
 _BLOCK = 1 << 16
 _TIMEOUT = 20.0  # seconds without a byte
@@ -69,3 +72,23 @@ def _progress() -> Progress:
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+def cached_bytes(name: str, size: int, make: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return ``size`` bytes from a file of the cache, or make them and write the file if it can be.
+
+    A file of another size is not believed.
+    """
+    try:
+        file = cache_folder() / name
+    except RuntimeError:  # a user without a home folder
+        return make()
+    with contextlib.suppress(OSError):
+        found = np.fromfile(file, dtype=np.uint8)
+        if found.size == size:
+            return found
+    made = make()
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, made.tobytes())
+    return made

@@ -9,7 +9,7 @@ A map is a matrix (…, 2, 2), (…, 2, 3) or (…, 3, 3): linear, affine or pro
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,14 +37,9 @@ def as_places(points: Tensor, height: int, width: int) -> Tensor:
     return torch.stack([x * (2 / width), y * (2 / height)], -1)
 
 
-def grid(
-    height: int,
-    width: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-) -> Tensor:
-    """The places of the centres of all pixels: (height, width, 2)."""
-    return as_places(pixels(height, width, dtype, device), height, width)
+def grid(height: int, width: int, **options: Any) -> Tensor:
+    """The places of the centres of all pixels, with options of `pixels`: (height, width, 2)."""
+    return as_places(pixels(height, width, **options), height, width)
 
 
 def apply(maps: Tensor, points: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import string
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from topocaps.data.download import cached_bytes
 from topocaps.data.geometry import (
     adjugate,
     apply,
@@ -22,7 +22,6 @@ from topocaps.data.geometry import (
     warp,
 )
 from topocaps.data.sequences import Sequences
-from topocaps.io import cache_folder, write_atomically
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 FACES = (
@@ -35,7 +34,8 @@ SIDE = 28  # pixels
 POINTS, DPI = 16, 90
 FRAMES = 15  # of 24 degrees
 VARIANTS = 7  # of a training letter
-EVERY = 5  # of so many letters, the first is held out
+#: Which letters are held out: every fifth one.
+HELD_OUT = torch.arange(len(LETTERS)) % 5 == 0
 
 
 def glyphs() -> Tensor:
@@ -84,11 +84,11 @@ def letters() -> tuple[Sequences, Sequences]:
     >>> held_out
     Sequences(156 of 15 frames (1, 28, 28), letter, face, variant, rotation)
     """
-    numbers = torch.arange(len(LETTERS))
-    trained, held = numbers[numbers % EVERY != 0], numbers[::EVERY]
+    trained, held = (part.nonzero().flatten() for part in (~HELD_OUT, HELD_OUT))
     shapes = [(len(trained), VARIANTS), (len(held), 1)]
     sizes = [letter * len(FACES) * count * FRAMES * SIDE**2 for letter, count in shapes]
-    of_trained, of_held = torch.from_numpy(_images(sum(sizes))).split(sizes)
+    images = cached_bytes("letters-v2.bytes", sum(sizes), _turn_all)
+    of_trained, of_held = torch.from_numpy(images).split(sizes)
     return _sequences(of_trained, trained, VARIANTS), _sequences(of_held, held, 1)
 
 
@@ -107,11 +107,11 @@ def _first_orientations() -> Tensor:
     """Return the orientations of all letters in frame 0, (letters, faces, variants)."""
     generator = torch.Generator().manual_seed(0)
     found = torch.zeros(len(LETTERS), len(FACES), VARIANTS, dtype=torch.float64)
-    trained = torch.arange(len(LETTERS)) % EVERY != 0
-    maps = torch.stack([_variants(generator) for _ in range(int(trained.sum()) * len(FACES))])
+    count = int((~HELD_OUT).sum()) * len(FACES)
+    maps = torch.stack([_variants(generator) for _ in range(count)])
     across, down = maps[..., 0].double().unbind(-1)  # where a map takes the horizontal axis
     angle = torch.atan2(-down, across)  # vertical places grow downwards
-    found[trained] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
+    found[~HELD_OUT] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
     return found
 
 
@@ -124,32 +124,14 @@ def _sequences(images: Tensor, letter: Tensor, count: int) -> Sequences:
     return Sequences(frames, order, factors, NAMES, moving, cyclic=True)
 
 
-def _images(size: int) -> NDArray[np.uint8]:
-    """Return all images, from the cache if it holds them."""
-    try:
-        file = cache_folder() / "letters-v2.bytes"
-    except RuntimeError:  # a user without a home
-        return _turn_all()
-    with contextlib.suppress(OSError):
-        found = np.fromfile(file, dtype=np.uint8)
-        if found.size == size:
-            return found
-    images = _turn_all()
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, images.tobytes())
-    return images
-
-
 def _turn_all() -> NDArray[np.uint8]:
     """Turn every glyph: bytes in the order (letter, face, variant, rotation, pixel).
 
     The variants of training letters come first, and then the held-out letters.
     """
-    held = torch.arange(len(LETTERS)) % EVERY == 0
     drawn, generator = glyphs(), torch.Generator().manual_seed(0)
-    parts = [_turn(one, _variants(generator)) for one in drawn[~held].flatten(0, 1)]
-    parts += [_turn(one, torch.eye(2)[None]) for one in drawn[held].flatten(0, 1)]
+    parts = [_turn(one, _variants(generator)) for one in drawn[~HELD_OUT].flatten(0, 1)]
+    parts += [_turn(one, torch.eye(2)[None]) for one in drawn[HELD_OUT].flatten(0, 1)]
     return torch.cat(parts).numpy()
 
 

@@ -40,7 +40,7 @@ MIRRORS = (
 )
 MNIST, ALIKE = "MNIST", "files laid out as MNIST's, which are not MNIST"
 _FILES = {"train": 60_000, "t10k": 10_000}
-_AXES = {"images": 3, "labels": 1}
+_AXES = {"images-idx3-ubyte": 3, "labels-idx1-ubyte": 1}
 #: the first digits of the SHA-256 of the unpacked files
 _SUMS = {
     "train-images-idx3-ubyte": "ba891046e6505d7a",
@@ -58,6 +58,10 @@ class Digits:
     classes: Tensor
     source: str = MNIST  #: the name in tables
     citations: tuple[str, ...] = (LECUN_1998,)  #: BibTeX entries
+
+    def some(self, rows: Tensor | slice) -> Digits:
+        """Return some images, by booleans or by indices."""
+        return replace(self, images=self.images[rows], classes=self.classes[rows])
 
 
 def data_folder(folder: str | Path | None) -> Path:
@@ -94,20 +98,24 @@ def digits(folder: str | Path | None = None) -> tuple[Digits, Digits]:
     where = data_folder(folder)
     if not where.is_dir():
         raise BadInput(f"there is no folder {where}")
-    files = {(which, what): _find(where, which, what) for which in _FILES for what in _AXES}
-    if missing := [_names(*kind)[0] for kind, path in files.items() if path is None]:
+    names = [f"{which}-{kind}" for which in _FILES for kind in _AXES]
+    files = {name: path for name in names if (path := _find(where, name)) is not None}
+    if missing := [name for name in names if name not in files]:
         raise BadInput(f"there is no {', no '.join(missing)} (or .gz) in {where}")
-    data = {kind: _unpacked(path) for kind, path in files.items() if path is not None}
-    genuine = all(_is_published(_names(*kind)[0], content) for kind, content in data.items())
+    contents = {name: _unpacked(path) for name, path in files.items()}
+    genuine = all(_is_published(name, content) for name, content in contents.items())
+    source = (MNIST, (LECUN_1998,)) if genuine else (ALIKE, ())
     splits = []
     for which, count in _FILES.items():
-        images, classes = (_tensor(files[which, what], data[which, what], what) for what in _AXES)
+        images, classes = (
+            _tensor(files[f"{which}-{kind}"], contents[f"{which}-{kind}"], axes)
+            for kind, axes in _AXES.items()
+        )
         if images.shape != (count, SIDE, SIDE) or classes.shape != (count,) or classes.max() > 9:
             raise BadInput(
                 f"{where} is not MNIST: {which} should have {count} images of 28 x 28 and as many "
                 "labels, 0 to 9"
             )
-        source = (MNIST, (LECUN_1998,)) if genuine else (ALIKE, ())
         splits.append(Digits(images, classes, *source))
     return splits[0], splits[1]
 
@@ -117,11 +125,7 @@ def digit_splits(folder: str | Path | None = None) -> tuple[Digits, Digits, Digi
     """Return 48,000 training, 12,000 validation and 10,000 test images."""
     train, test = digits(folder)
     cut = len(train.images) - VALIDATION
-    first, last = (
-        replace(train, images=train.images[part], classes=train.classes[part])
-        for part in (slice(cut), slice(cut, None))
-    )
-    return first, last, test
+    return train.some(slice(cut)), train.some(slice(cut, None)), test
 
 
 @cites(LECUN_1998)
@@ -135,13 +139,8 @@ def mnist(
     return train, validation, test
 
 
-def _names(which: str, what: str) -> tuple[str, str]:
-    plain = f"{which}-{what}-idx{_AXES[what]}-ubyte"
-    return plain, f"{plain}.gz"
-
-
-def _find(folder: Path, which: str, what: str) -> Path | None:
-    return next((path for name in _names(which, what) if (path := folder / name).is_file()), None)
+def _find(folder: Path, name: str) -> Path | None:
+    return next((path for end in ("", ".gz") if (path := folder / f"{name}{end}").is_file()), None)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -155,15 +154,12 @@ def _is_published(plain: str, content: bytes) -> bool:
     return hashlib.sha256(content).hexdigest().startswith(_SUMS[plain])
 
 
-def _tensor(path: Path | None, data: bytes, what: str) -> Tensor:
+def _tensor(path: Path, data: bytes, axes: int) -> Tensor:
     """Decode an idx file: a magic number, the sizes of the axes, bytes."""
-    axes = _AXES[what]
     try:
         magic, *sizes = struct.unpack_from(f">{axes + 1}I", data)
         if magic != 0x0800 + axes or len(data) != 4 * (axes + 1) + math.prod(sizes):
             raise ValueError("not an idx file of bytes, or cut short")
     except (ValueError, struct.error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
-    return torch.from_numpy(
-        np.frombuffer(data, np.uint8, offset=4 * (axes + 1)).reshape(sizes).copy()
-    )
+    return torch.tensor(np.frombuffer(data, np.uint8, offset=4 * (axes + 1)).reshape(sizes))

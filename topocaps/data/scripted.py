@@ -52,10 +52,6 @@ class ScriptedSet(SequenceSet):
         each = 1 + (len(self.speeds) > 1)
         return 1 + bool(self.groups) + each * self.pose_size
 
-    @property
-    def fewest(self) -> int:
-        return len(self) // max(1, len(self.groups))
-
     def __len__(self) -> int:
         return len(self.images if self.scripts is None else self.scripts)
 

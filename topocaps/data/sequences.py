@@ -64,11 +64,6 @@ class SequenceSet(ABC):
 
     @property
     @abstractmethod
-    def fewest(self) -> int:
-        """The number of sequences of the rarest moving factor."""
-
-    @property
-    @abstractmethod
     def numbers(self) -> int:
         """How many random numbers choose a sequence."""
 
@@ -104,15 +99,8 @@ class SequenceSet(ABC):
         """Return which frames have poses that training shows, (…, time), if it lacks some."""
         return None
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether frames are missing."""
-        return False
-
     def whole(self) -> Self:
         """Return these sequences, or raise an error if frames are missing."""
-        if self.has_gaps:
-            raise BadInput("measures are of whole sequences, and frames are missing in these")
         return self
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
@@ -128,8 +116,9 @@ class SequenceSet(ABC):
     def to(self, device: torch.device | str) -> Self:
         """Return the same sequences with all tensors on ``device``."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        tensors = {k: v for k, v in values.items() if isinstance(v, Tensor)}
-        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
 
     def digest(self) -> str:
@@ -207,9 +196,10 @@ class Sequences(SequenceSet):
     def in_training_of(self, script: Tensor) -> Tensor | None:
         return None if self.in_training is None else self.in_training[script]
 
-    @property
-    def has_gaps(self) -> bool:
-        return self.present is not None
+    def whole(self) -> Self:
+        if self.present is not None:
+            raise BadInput("measures are of whole sequences, and frames are missing in these")
+        return self
 
     def __len__(self) -> int:
         return len(self.order)
@@ -221,10 +211,6 @@ class Sequences(SequenceSet):
     @property
     def frame_shape(self) -> tuple[int, ...]:
         return tuple(self.images.shape[1:])
-
-    @property
-    def fewest(self) -> int:
-        return int(self._counts.min())
 
     def choose(self, uniform: Tensor) -> Tensor:  # … 3 -> … time
         group, row, start = uniform.double().unbind(-1)
@@ -245,13 +231,10 @@ class Sequences(SequenceSet):
 
     def balanced(self, each: int | None, seed: int) -> Sequences:
         generator = torch.Generator().manual_seed(seed)
-        counts = self._counts
-        each = min(self.fewest, each or len(self))
-        rows, first = [], 0
-        for n in counts.tolist():
-            rows.append(first + torch.randperm(n, generator=generator)[:each])
-            first += n
-        chosen = torch.cat(rows)  # on the CPU, as the generator is
+        counts = self._counts.tolist()
+        each = min(*counts, each or len(self))
+        parts = torch.arange(len(self)).split(counts)  # on the CPU, as the generator is
+        chosen = torch.cat([p[torch.randperm(len(p), generator=generator)[:each]] for p in parts])
         moving = None if self.moving is None else self.moving[chosen]
         start = torch.randint(self.frames, (len(chosen),), generator=generator)
         order = self._order_from(chosen, start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import zipfile
@@ -14,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from topocaps.data.download import cached_bytes
 from topocaps.data.sequences import Sequences
 from topocaps.errors import BadInput
-from topocaps.io import cache_folder, write_atomically
 from topocaps.references import cites
 
 MATTHEY_2017 = """\
@@ -133,21 +132,13 @@ def render_subset(resolution: int, subset: Subset = SUBSET, sizes: Floats = SCAL
 
 def _images(resolution: int) -> Bytes:
     """Return the images of the papers, from the cache if they were rendered before."""
-    count = math.prod(map(len, SUBSET))
-    try:
-        file = cache_folder() / f"sprites-{resolution}-v1.bits"
-    except RuntimeError:  # the user has no home folder
-        return render_subset(resolution)
-    with contextlib.suppress(OSError):
-        packed = np.fromfile(file, dtype=np.uint8)
-        if packed.size * 8 >= count * resolution**2 > (packed.size - 1) * 8:
-            bits = np.unpackbits(packed, count=count * resolution**2)
-            return bits.reshape(count, resolution, resolution) * np.uint8(255)
-    images = render_subset(resolution)
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, np.packbits(images > 0).tobytes())
-    return images
+    pixels = math.prod(map(len, SUBSET)) * resolution**2
+    packed = cached_bytes(
+        f"sprites-{resolution}-v1.bits",
+        -(-pixels // 8),
+        lambda: np.packbits(render_subset(resolution) > 0),
+    )
+    return np.unpackbits(packed, count=pixels).reshape(-1, resolution, resolution) * np.uint8(255)
 
 
 def read_subset(archive: Path) -> Bytes:
@@ -191,16 +182,18 @@ def sprites(
         raise BadInput(f"dSprites has a resolution of 64, not {resolution}, and no half steps")
     if speed not in (0.5, 1, 2):
         raise BadInput(f"sprites move at speed 0.5, 1 or 2, not {speed}")
-    if speed == 0.5:
-        images = render_subset(resolution, HALF_STEPS)
-        return _split(images, HALF_STEPS, columns, lambda orbits: orbits, cyclic=True)
+    subset, frames, step = (
+        (HALF_STEPS, 2 * FRAMES, 1) if speed == 0.5 else (SUBSET, FRAMES, int(speed))
+    )
 
     def visit(orbits: Tensor) -> Tensor:
-        order = torch.arange(FRAMES) * int(speed) % orbits.shape[1]
-        return orbits[:, order]
+        return orbits[:, torch.arange(frames) * step % orbits.shape[1]]
 
-    images = _images(resolution) if archive is None else read_subset(archive)
-    return _split(images, SUBSET, columns, visit, cyclic=True)
+    if archive is not None:
+        images = read_subset(archive)
+    else:
+        images = _images(resolution) if subset is SUBSET else render_subset(resolution, subset)
+    return _split(images, subset, columns, visit, cyclic=True)
 
 
 @cites(MATTHEY_2017)

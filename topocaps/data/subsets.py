@@ -19,20 +19,12 @@ def split_by_digit(
 ) -> tuple[Digits, Digits, Digits]:
     """Return training and validation images without some digits, and test images of these alone."""
     train, validation, test = parts
+    held = torch.tensor(held_out, dtype=train.classes.dtype)
     return (
-        _where(train, ~_shows(train, held_out)),
-        _where(validation, ~_shows(validation, held_out)),
-        _where(test, _shows(test, held_out)),
+        train.some(~torch.isin(train.classes, held)),
+        validation.some(~torch.isin(validation.classes, held)),
+        test.some(torch.isin(test.classes, held)),
     )
-
-
-def _shows(digits: Digits, which: Sequence[int]) -> Tensor:
-    return torch.isin(digits.classes, torch.tensor(which, dtype=digits.classes.dtype))
-
-
-def _where(digits: Digits, rows: Tensor) -> Digits:
-    """Return some images, by booleans or by indices."""
-    return replace(digits, images=digits.images[rows], classes=digits.classes[rows])
 
 
 def some_images(digits: Digits, count: int) -> Digits:
@@ -45,12 +37,21 @@ def some_images(digits: Digits, count: int) -> Digits:
     total = len(digits.images)
     if count > total:
         raise BadInput(f"there are {total:,} training images, so images cannot be {count:,}")
-    rank = torch.zeros(total, dtype=torch.int64)
-    for which in digits.classes.unique():
-        same = digits.classes == which
-        rank[same] = torch.arange(int(same.sum()))
-    chosen = (rank * 256 + digits.classes).argsort(stable=True)[:count]
-    return _where(digits, chosen)
+    chosen = (ranks(digits.classes) * 256 + digits.classes).argsort(stable=True)[:count]
+    return digits.some(chosen)
+
+
+def ranks(classes: Tensor) -> Tensor:
+    """Return the place of every item among those of its class, (items,).
+
+    >>> ranks(torch.tensor([7, 7, 2, 7]))
+    tensor([0, 1, 0, 2])
+    """
+    rank = torch.empty_like(classes, dtype=torch.int64)
+    for one in classes.unique():
+        same = classes == one
+        rank[same] = torch.arange(int(same.sum()), device=classes.device)
+    return rank
 
 
 def some_glyphs(train: Sequences, share: float) -> Sequences:

@@ -10,13 +10,13 @@ from torch import Tensor
 from topocaps.errors import BadInput, whole_number
 
 
-def at_times(x: Tensor, times: Any, frames: int | None = None) -> tuple[Tensor, Tensor]:
+def at_times(x: Any, times: Any, frames: int | None = None) -> tuple[Tensor, Tensor]:
     """Place frames at their times; return sequences of equal steps, and which frames are present.
 
     Missing frames are 0.
 
     Args:
-        x: frames (sequences, n, *frame).
+        x: frames (sequences, n, *frame), a tensor or an array.
         times: time of every frame in whole steps from the first step, which is 0: (n,), or
             (sequences, n). The order is free.
         frames: number of steps of the returned sequences; by default they end with the last frame.
@@ -28,14 +28,20 @@ def at_times(x: Tensor, times: Any, frames: int | None = None) -> tuple[Tensor, 
     >>> x[0, :, 0], mask.int()
     (tensor([1., 1., 0., 0., 1.]), tensor([[1, 1, 0, 0, 1]], dtype=torch.int32))
     """
-    when = torch.as_tensor(times, device=x.device)
+    try:
+        x = torch.as_tensor(x)
+        when = torch.as_tensor(times, device=x.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"frames and their times must be arrays of numbers: {error}") from error
     if x.ndim < 3 or when.shape not in (x.shape[1:2], x.shape[:2]):
         raise BadInput(
             "x must be (sequences, n, *frame), and times (n,) or (sequences, n), not "
             f"{tuple(x.shape)} and {tuple(when.shape)}"
         )
+    if x.numel() == 0:
+        raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
     steps = when.double().round()
-    if (steps != when).any() or (steps < 0).any():
+    if (steps != when).any() or not ((steps >= 0) & (steps < 2**31)).all():
         raise BadInput(
             "times must be whole numbers of steps from 0 on: divide times by the length of a step, "
             "and round"

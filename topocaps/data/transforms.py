@@ -1,10 +1,10 @@
-"""Sequences of MNIST digits that rotate, change size or change hue."""
+"""Sequences of images that rotate, change size, shift or change hue: digits, and your own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -13,15 +13,18 @@ from torch import Tensor
 
 from topocaps.data.geometry import in_perspective, turned, warp
 from topocaps.data.scripted import ScriptedSet
-from topocaps.data.sequences import Batch
-from topocaps.errors import BadInput
+from topocaps.data.sequences import Batch, bytes_to_unit
+from topocaps.errors import BadInput, whole_number
 
 STEPS = 18  #: levels of every factor, and frames of a sequence
+ANGLES = torch.arange(STEPS) * (2 * math.pi / STEPS)
 #: the scales of the papers' code
 SCALES = torch.tensor(
     [.60, .64, .68, .72, .76, .79, .83, .87, .91,
      .95, .99, 1.03, 1.07, 1.11, 1.14, 1.18, 1.22, 1.26]
 )  # fmt: skip
+TRANSFORMATIONS = ("rotation", "scale", "shift_x", "shift_y", "hue")
+REACH = 0.25  #: the largest shift of a picture, as a share of the side
 #: the angles of the perspective motion in the released code
 DEGREES = tuple(181 if degrees == 180 else degrees for degrees in range(0, 360, 360 // STEPS))
 
@@ -39,42 +42,24 @@ class Motion:
     speeds: tuple[int, ...] = (1,)  #: levels a frame; a draw chooses one for each factor
 
 
-def _circle() -> Tensor:
-    return torch.arange(STEPS) * (2 * math.pi / STEPS)
+def _rotated_or_scaled(height: int, width: int, centre: float | None) -> Tensor:
+    return turned(height, width, ANGLES[:, None], SCALES, centre)
+
+
+def _rotated(height: int, width: int, centre: float | None) -> Tensor:
+    return turned(height, width, ANGLES, torch.ones(()), centre)
+
+
+def _in_perspective(height: int, width: int, centre: float | None) -> Tensor:
+    return torch.stack([in_perspective(height, width, degrees) for degrees in DEGREES])
 
 
 MOTIONS = {
     motion.name: motion
     for motion in (
-        Motion(
-            "single",
-            ("rotation", "scale", "hue"),
-            ((0,), (1,), (2,)),
-            lambda height, width, centre: turned(
-                height,
-                width,
-                _circle()[:, None].expand(STEPS, STEPS),
-                SCALES.expand(STEPS, STEPS),
-                centre,
-            ),
-        ),
-        Motion(
-            "combined",
-            ("rotation", "hue"),
-            ((0, 1),),
-            lambda height, width, centre: turned(
-                height, width, _circle(), torch.ones(STEPS), centre
-            ),
-        ),
-        Motion(
-            "perspective",
-            ("perspective", "hue"),
-            ((0, 1),),
-            lambda height, width, centre: torch.stack(
-                [in_perspective(height, width, degrees) for degrees in DEGREES]
-            ),
-            has_centre=False,
-        ),
+        Motion("single", ("rotation", "scale", "hue"), ((0,), (1,), (2,)), _rotated_or_scaled),
+        Motion("combined", ("rotation", "hue"), ((0, 1),), _rotated),
+        Motion("perspective", ("perspective", "hue"), ((0, 1),), _in_perspective, has_centre=False),
     )
 }
 
@@ -141,8 +126,97 @@ class TransformedImages(ScriptedSet):
         script = script.to(self.images.device)
         image, *seen, hue = script.unbind(-1)
         grey = self.images[image][..., None, :, :].float() / 255
-        grey = warp(grey, self.views[tuple(seen)])
-        return Batch(grey * rgb(hue / STEPS)[..., None, None], script[..., 1:])
+        x = warp(grey, self.views[tuple(seen)])
+        return Batch(_rotate_hue(x, hue / STEPS), script[..., 1:])
+
+
+@dataclass(frozen=True, repr=False)
+class MovingImages(ScriptedSet):
+    """Pictures in a random pose, of which one factor changes with time.
+
+    Every factor has as many levels as a sequence has frames. Rotation and hue turn once, scales go
+    from 0.60 to 1.26 as in the papers, shifts go from -REACH to REACH of a side. Pictures are
+    interpolated bilinearly, with black outside. Hue gives grey pictures a pure colour, and rotates
+    the colours of others. A script is (…, time, 1 + factors): the picture, and the level of every
+    factor.
+    """
+
+    images: Tensor  # (images, channels, height, width), bytes or in [0, 1]
+    names: tuple[str, ...] = ()
+    frames: int = 1
+    scripts: Tensor | None = None
+    views: Tensor = field(init=False)  # rotation scale height width 2
+
+    def __post_init__(self) -> None:
+        angles = self.frames if "rotation" in self.names else 1
+        angle = torch.arange(angles) * (2 * math.pi / self.frames)
+        scale = torch.ones(1)
+        if "scale" in self.names:
+            scale = torch.linspace(SCALES[0].item(), SCALES[-1].item(), self.frames)
+        height, width = self.images.shape[-2:]
+        views = turned(height, width, angle[:, None], scale)
+        object.__setattr__(self, "views", views.to(self.images.device))
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        channels = 3 if "hue" in self.names else self.images.shape[1]
+        return channels, *self.images.shape[2:]
+
+    @property
+    def levels(self) -> int:
+        return self.frames
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        return tuple((n,) for n in range(len(self.names)))
+
+    def show(self, script: Tensor) -> Batch:
+        script = script.to(self.images.device)
+        x = bytes_to_unit(self.images[script[..., 0]])  # … time channels height width
+        level = dict.fromkeys(TRANSFORMATIONS, torch.zeros_like(script[..., 0]))
+        level |= dict(zip(self.names, script[..., 1:].unbind(-1), strict=True))
+        shift = torch.stack([self._shift(n, level[n]) for n in ("shift_x", "shift_y")], -1)
+        views = self.views[level["rotation"], level["scale"]]  # … time height width 2
+        x = warp(x, views - 2 * shift[..., None, None, :])
+        if "hue" in self.names:
+            x = _rotate_hue(x, level["hue"] / self.frames)
+        return Batch(x, script[..., 1:])
+
+    def _shift(self, name: str, level: Tensor) -> Tensor:
+        """Return the shift to the right, or down, as a share of the side."""
+        reach = REACH if name in self.names else 0.0
+        return level * (2 * reach / max(1, self.frames - 1)) - reach
+
+    def of_images(self, images: Tensor) -> MovingImages:
+        """Return sequences of these pictures."""
+        return replace(self, images=self.images[images.to(self.images.device)])
+
+
+def _rotate_hue(x: Tensor, hue: Tensor) -> Tensor:
+    """Give grey frames a pure colour; rotate the colours of others about the grey axis."""
+    if x.shape[-3] == 1:
+        return x * rgb(hue)[..., None, None]
+    cos, sin = (2 * math.pi * hue).cos(), (2 * math.pi * hue).sin() / math.sqrt(3)
+    same, third = (1 + 2 * cos) / 3, (1 - cos) / 3
+    row = torch.stack([same, third - sin, third + sin], -1)  # of red
+    turn = torch.stack([row.roll(n, -1) for n in range(3)], -2)
+    return (turn @ x.flatten(-2)).unflatten(-1, x.shape[-2:]).clamp(0, 1)
+
+
+def moving_images(images: Tensor, transformation: str | Sequence[str], frames: int) -> MovingImages:
+    """Make sequences of pictures (images, channels, height, width)."""
+    names = (transformation,) if isinstance(transformation, str) else tuple(transformation)
+    if not names or len(set(names)) < len(names) or not set(names) <= set(TRANSFORMATIONS):
+        known = ", ".join(TRANSFORMATIONS)
+        raise BadInput(f"a transformation is one or some of {known}, not {transformation!r}")
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise BadInput(
+            "pictures that move must be (images, channels, height, width), grey or in colour, not "
+            f"{tuple(images.shape)}"
+        )
+    if images.dtype != torch.uint8 and (images.amin() < 0 or images.amax() > 1):
+        raise BadInput("pictures that move must lie in [0, 1], as black is 0")
+    return MovingImages(images, names, whole_number("frames", frames))
 
 
 def rgb(hue: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, optional
 from topocaps.io import (
     make_folder,
     read_json,
@@ -79,14 +79,7 @@ def from_pretrained(
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("library_name") != LIBRARY:
         raise BadInput(f"{folder / CONFIG} is not of a {LIBRARY} model")
-    try:
-        model = build(config["model"])
-    except (KeyError, TypeError) as error:
-        made = config.get("library_version")
-        raise BadInput(
-            f"{folder / CONFIG}, made by {LIBRARY} {made}, is not what {__version__} builds: "
-            f"{error}"
-        ) from error
+    model = build(config.get("model", {}))
     read_weights(folder / WEIGHTS, model)
     return model.eval()
 
@@ -117,7 +110,7 @@ def push(
         url = Pushed().push_to_hub(
             repo_id, private=private, branch=revision, commit_message=message, **options
         )
-    except BadInput:
+    except BadInput:  # of the model or the folder
         raise
     except Exception as error:  # the Hub's errors, and those of its HTTP client
         raise BadInput(f"cannot push to {repo_id}: {_first_line(error)}") from error
@@ -175,10 +168,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _package() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise BadInput(
-            "the Hub needs the package huggingface_hub: pip install 'topocaps[hub]'"
-        ) from error
-    return huggingface_hub
+    needs = "the Hub needs the package huggingface_hub"
+    return optional("huggingface_hub", needs, "'topocaps[hub]'")

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from torch.export import Dim
 
 from topocaps.device import seeded
-from topocaps.errors import BadInput, TopocapsError, whole_number
+from topocaps.errors import BadInput, TopocapsError, optional, whole_number
 from topocaps.io import make_folder, write_atomically
 from topocaps.models.sequence import SequenceModel
 
@@ -47,7 +47,8 @@ def export(
     absolute difference exceeds ``tolerance`` times the largest output, or times 1 if that is
     smaller.
     """
-    _check_packages()
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        optional(package, f"ONNX files need the package {package}", "'topocaps[onnx]'")
     frames = whole_number("frames", frames)
     frame_shape = _check(model)
     model = copy.deepcopy(model).cpu().eval()
@@ -199,14 +200,3 @@ def _check(model: SequenceModel) -> tuple[int, ...]:
     if frame_shape is None:
         raise BadInput("a decoder of your own must say its frame_shape to be exported")
     return tuple(frame_shape)
-
-
-def _check_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise BadInput(
-            f"ONNX files need the package {error.name}: pip install 'topocaps[onnx]'"
-        ) from error

@@ -29,9 +29,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from topocaps.errors import BadInput
+from topocaps.errors import BadInput, optional
 from topocaps.metrics.attribute_predictability import sap
-from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
+from topocaps.metrics.capsule_correlation import observed_rolls
 from topocaps.metrics.dci_scores import dci
 from topocaps.metrics.equivariance import equivariance_errors
 from topocaps.metrics.factor_vae import factor_vae_score
@@ -40,17 +40,10 @@ from topocaps.metrics.mutual_information import mig
 from topocaps.metrics.neighbours import nearest_neighbour_hits, topographic_smoothness
 from topocaps.metrics.probes import STRENGTH, Probe, fit_probe
 from topocaps.metrics.rolled_traversal import Traversal, prediction
-from topocaps.references import cites, references
 
-try:
-    from torchmetrics import Metric
-    from torchmetrics.utilities import dim_zero_cat
-except ImportError as error:
-    raise BadInput(
-        "metrics with update and compute need the package torchmetrics: "
-        "pip install 'topocaps[metrics]'"
-    ) from error
-
+_NEEDS = "metrics with update and compute need the package torchmetrics"
+torchmetrics: Any = optional("torchmetrics", _NEEDS, "'topocaps[metrics]'")
+Metric: Any = torchmetrics.Metric
 _COUNT = itertools.count()
 
 
@@ -77,6 +70,7 @@ class FunctionMetric(Metric):
         of: Callable[..., Any] | None = None,
         takes: tuple[str, ...] = (),
         rows: tuple[str, ...] = (),
+        higher_is_better: bool | None = None,
     ) -> None:
         super().__init_subclass__()
         if of is None:  # a subclass of the metric of a function
@@ -84,6 +78,8 @@ class FunctionMetric(Metric):
         parameters = inspect.signature(of).parameters
         takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
         cls.function, cls.rows = staticmethod(of), rows
+        if higher_is_better is not None:
+            cls.higher_is_better = higher_is_better
         cls.citations = getattr(of, "citations", ())
         cls._given = inspect.Signature([parameters[name] for name in takes])
 
@@ -95,7 +91,7 @@ class FunctionMetric(Metric):
         signature = inspect.Signature([itself, *cls._given.parameters.values()])
         update.__signature__ = signature  # type: ignore[attr-defined]
         update.__doc__ = f"Add a batch: {', '.join(takes)}."
-        cls.update = update  # type: ignore[assignment, method-assign]
+        cls.update = update
 
     def __init__(self, **settings: Any) -> None:
         parameters = inspect.signature(self.function).parameters
@@ -130,7 +126,7 @@ class FunctionMetric(Metric):
         states = {name: getattr(self, name) for name in self.rows or self._given.parameters}
         if any(isinstance(state, list) and not state for state in states.values()):
             raise BadInput(f"{type(self).__name__} has seen no batch: call update first")
-        return {name: dim_zero_cat(state) for name, state in states.items()}
+        return {name: torchmetrics.utilities.dim_zero_cat(state) for name, state in states.items()}
 
     def score(self) -> Any:
         """The function's own result, with its settings; with ``rows``, the mean of each."""
@@ -146,11 +142,8 @@ class FunctionMetric(Metric):
             found = {field.name: getattr(found, field.name) for field in fields(found)}
         if not isinstance(found, Mapping):
             return _number(found)
-        numbers = {
-            name: _number(value)
-            for name, value in found.items()
-            if isinstance(value, float | Tensor)
-        }
+        wanted = {name: one for name, one in found.items() if isinstance(one, float | Tensor)}
+        numbers = {name: _number(value) for name, value in wanted.items()}
         return numbers if len(numbers) > 1 else numbers.popitem()[1]
 
 
@@ -158,48 +151,44 @@ def _number(value: float | Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
 
 
-# Functions of codes and factors -------------------------------------------------------------------
-
-
-class MutualInformationGap(FunctionMetric, of=mig):
+class MutualInformationGap(FunctionMetric, of=mig, higher_is_better=True):
     """``mig``."""
 
-    higher_is_better = True
 
-
-class SeparatedAttributes(FunctionMetric, of=sap):
+class SeparatedAttributes(FunctionMetric, of=sap, higher_is_better=True):
     """``sap``."""
 
-    higher_is_better = True
 
-
-class DisentanglementCompleteness(FunctionMetric, of=dci):
+class DisentanglementCompleteness(FunctionMetric, of=dci, higher_is_better=True):
     """``dci``: {"disentanglement", "completeness", "informativeness", "chance"}."""
 
-    higher_is_better = True
 
-
-class FactorVAEScore(FunctionMetric, of=factor_vae_score):
+class FactorVAEScore(FunctionMetric, of=factor_vae_score, higher_is_better=True):
     """``factor_vae_score``."""
 
-    higher_is_better = True
 
-
-class TopographicSmoothness(FunctionMetric, of=topographic_smoothness):
+class TopographicSmoothness(FunctionMetric, of=topographic_smoothness, higher_is_better=True):
     """``topographic_smoothness``: {"observed", "shuffled", "p_value"}."""
 
-    higher_is_better = True
 
+class CapsuleCorrelation(FunctionMetric, of=observed_rolls, higher_is_better=True):
+    """``capcorr``: {"capcorr_0": …}, a key for the column of every factor that moved.
 
-# Means over items ---------------------------------------------------------------------------------
+    ``score`` gives the values behind the correlations, by column.
+    """
+
+    def compute(self) -> dict[str, Tensor]:
+        return {f"capcorr_{n}": _number(one.correlation) for n, one in self.score().items()}
 
 
 class EquivarianceError(
-    FunctionMetric, of=equivariance_errors, takes=("t", "axis"), rows=("errors",)
+    FunctionMetric,
+    of=equivariance_errors,
+    takes=("t", "axis"),
+    rows=("errors",),
+    higher_is_better=False,
 ):
     """``equivariance_error``; settings ``rate`` and ``cyclic``."""
-
-    higher_is_better = False
 
 
 class LieEquivarianceError(
@@ -207,10 +196,9 @@ class LieEquivarianceError(
     of=lie_error,
     takes=("x",),
     rows=("derivative", "finite", "floor", "resampled"),
+    higher_is_better=False,
 ):
     """``lie_error`` of ``f`` under ``action``: {"derivative", "finite", "floor", "resampled"}."""
-
-    higher_is_better = False
 
 
 def _neighbour_hits(
@@ -221,11 +209,13 @@ def _neighbour_hits(
 
 
 class NearestNeighbourAccuracy(
-    FunctionMetric, of=_neighbour_hits, takes=("codes", "classes"), rows=("right",)
+    FunctionMetric,
+    of=_neighbour_hits,
+    takes=("codes", "classes"),
+    rows=("right",),
+    higher_is_better=True,
 ):
     """``nearest_neighbour_accuracy`` among ``train``, training codes and their classes."""
-
-    higher_is_better = True
 
 
 def _probe_hits(codes: Tensor, classes: Tensor, probe: Probe) -> Tensor:
@@ -233,11 +223,13 @@ def _probe_hits(codes: Tensor, classes: Tensor, probe: Probe) -> Tensor:
 
 
 class LinearProbeAccuracy(
-    FunctionMetric, of=_probe_hits, takes=("codes", "classes"), rows=("right",)
+    FunctionMetric,
+    of=_probe_hits,
+    takes=("codes", "classes"),
+    rows=("right",),
+    higher_is_better=True,
 ):
     """``linear_probe_accuracy`` of a probe that is fitted once, to training codes and classes."""
-
-    higher_is_better = True
 
     def __init__(
         self, train: tuple[Tensor, Tensor], strength: float = STRENGTH, **options: Any
@@ -245,18 +237,14 @@ class LinearProbeAccuracy(
         super().__init__(probe=fit_probe(train[0].flatten(1), train[1], strength), **options)
 
 
-# Others -------------------------------------------------------------------------------------------
-
-
 class TraversalGain(
     FunctionMetric,
     of=prediction,
     takes=("x", "predicted", "unseen", "factors"),
     rows=tuple(Traversal.__dataclass_fields__),
+    higher_is_better=True,
 ):
     """The gain of predicted frames over a sequence's mean frame, as ``prediction`` defines it."""
-
-    higher_is_better = True
 
     def score(self) -> Traversal:
         return Traversal(**self._stored())
@@ -264,35 +252,3 @@ class TraversalGain(
     def compute(self) -> Tensor:
         gain = self.score().overall
         return _number(math.nan if gain is None else gain)
-
-
-@cites(*references(capcorr))
-def _rolls(t: Tensor, factors: Tensor, rate: float = 1.0) -> Tensor:
-    """Column, roll seen, true roll and agreement of every sequence; NaN where it was dropped."""
-    rows = [t.new_zeros(0, 4, dtype=torch.double)]
-    for column, found in observed_rolls(t, factors, rate).items():
-        seen = torch.stack([found.observed, found.true, found.agreements], 1).double()
-        dropped = seen.new_full((found.dropped, 3), math.nan)
-        both = torch.cat([seen, dropped])
-        rows.append(torch.cat([both.new_full((len(both), 1), column), both], 1).to(t.device))
-    return torch.cat(rows)
-
-
-class CapsuleCorrelation(FunctionMetric, of=_rolls, rows=("rolls",)):
-    """``capcorr``: {"capcorr_0": …}, a key for the column of every factor that moved."""
-
-    higher_is_better = True
-
-    def score(self) -> dict[int, CapCorr]:
-        """The values behind the correlations, by column."""
-        rolls = self._stored()["rolls"].cpu()
-        by_column = {}
-        for column in rolls[:, 0].unique().long().tolist():
-            mine = rolls[rolls[:, 0] == column, 1:]
-            seen = mine[~mine.isnan().any(1)]
-            observed, true, agreements = seen.unbind(1)
-            by_column[column] = CapCorr(observed, true, agreements, len(mine) - len(seen))
-        return by_column
-
-    def compute(self) -> dict[str, Tensor]:
-        return {f"capcorr_{n}": _number(one.correlation) for n, one in self.score().items()}

@@ -10,14 +10,14 @@ event files into the folder.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from topocaps.errors import BadInput
+from topocaps.errors import optional
 from topocaps.training.store import RunFolder
 from topocaps.training.watching import Logger, Watcher, numbers
 
@@ -33,7 +33,9 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path = "runs") -> None:
         self._folder = folder
-        self._tensorboard = _package("torch.utils.tensorboard", "tensorboard", "")
+        self._tensorboard = optional(
+            "torch.utils.tensorboard", "tracking needs the package tensorboard", "'topocaps[track]'"
+        )
 
     def start(self, settings: Mapping[str, Any]) -> None:
         self._writer = self._tensorboard.SummaryWriter(str(self._folder))
@@ -54,7 +56,9 @@ class Service:
     """W&B or trackio, which have the same functions; ``options`` go to their ``init``."""
 
     def __init__(self, package: str, project: str, **options: Any) -> None:
-        self._service = _package(package, package, f" {package}")
+        needs = f"tracking needs the package {package}"
+        # the extra does not install the services
+        self._service = optional(package, needs, f"'topocaps[track]' {package}")
         self._options = {"project": project, **options}
 
     def start(self, settings: Mapping[str, Any]) -> None:
@@ -77,28 +81,30 @@ def trackio(project: str, **options: Any) -> Service:
     return Service("trackio", project, **options)
 
 
+@dataclass
 class Tracked:
     """A watcher, and a tracker that is told the numbers of every epoch."""
 
-    def __init__(self, watcher: Watcher, tracker: Tracker, settings: Mapping[str, Any]) -> None:
-        self._watcher, self._tracker, self._settings = watcher, tracker, settings
+    watcher: Watcher
+    tracker: Tracker
+    settings: Mapping[str, Any]
 
     def start(self, step: int, steps: int) -> None:
-        self._tracker.start(self._settings)
-        self._watcher.start(step, steps)
+        self.tracker.start(self.settings)
+        self.watcher.start(step, steps)
 
     def step(self, step: int, terms: dict[str, Any]) -> None:
-        self._watcher.step(step, terms)
+        self.watcher.step(step, terms)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        self._watcher.epoch(record)
-        self._tracker.log(record["step"], numbers(record))
+        self.watcher.epoch(record)
+        self.tracker.log(record["step"], numbers(record))
 
     def finish(self) -> None:
         try:
-            self._watcher.finish()
+            self.watcher.finish()
         finally:
-            self._tracker.finish()
+            self.tracker.finish()
 
 
 def track(
@@ -119,13 +125,3 @@ def events_in(folder: RunFolder) -> TensorBoard | None:
     tracker = TensorBoard(folder.events)
     tracker.start({})
     return tracker
-
-
-def _package(module: str, package: str, beside: str) -> Any:
-    """Import a module when it is needed; the extra installs TensorBoard, not the services."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise BadInput(
-            f"tracking needs the package {package}: pip install 'topocaps[track]'{beside}"
-        ) from error

@@ -216,6 +216,7 @@ class CapsuleMotion(nn.Module):
         super().__init__()
         _check_motion(motion)
         each, log_prior = motion.candidates(capsules, len(shape)), motion.log_prior()
+        _check_candidates(each, capsules, len(shape))
         _check_prior(log_prior, len(each))
         velocities, path_of = each.flatten(0, 1).unique(dim=0, return_inverse=True)
         self.paths = Paths(velocities, shape, cyclic)
@@ -319,6 +320,16 @@ def _axis(axis: Any) -> int:
 def _check_motion(motion: Motion) -> None:
     if not isinstance(motion, Motion):
         raise BadInput(f"a motion must be a Motion such as Known(1), not {motion!r}")
+
+
+def _check_candidates(each: Tensor, capsules: int, axes: int) -> None:
+    if each.ndim not in (3, 4) or each.shape[1:3] != (capsules, axes) or not each.numel():
+        raise BadInput(
+            f"candidates must have the shape (candidates, capsules, axes) = (…, {capsules}, "
+            f"{axes}), or frames after these, not {tuple(each.shape)}"
+        )
+    if not each.isfinite().all():
+        raise BadInput("candidate motions have velocities that are not finite")
 
 
 def _check_prior(log_prior: Tensor, candidates: int) -> None:

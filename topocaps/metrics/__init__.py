@@ -6,7 +6,7 @@ from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.codes import Score
 from topocaps.metrics.dci_scores import DCI, dci
-from topocaps.metrics.decoded_traversal import DecodedTraversal
+from topocaps.metrics.decoded_traversal import DecodedTraversal, RingTraversal
 from topocaps.metrics.equivariance import (
     chance_equivariance_error,
     equivariance_error,
@@ -23,12 +23,14 @@ from topocaps.metrics.lie import (
     interpolation_floor,
     lie_error,
 )
-from topocaps.metrics.missing_frames import filled_costs
 from topocaps.metrics.mutual_information import equal_counts, equal_widths, mig
 from topocaps.metrics.neighbours import (
+    Agreement,
     Smoothness,
     nearest_neighbour_accuracy,
     nearest_neighbour_hits,
+    neighbour_agreement,
+    strongest_images,
     topographic_smoothness,
 )
 from topocaps.metrics.probes import (
@@ -39,11 +41,15 @@ from topocaps.metrics.probes import (
     pooled,
     specialisation,
 )
-from topocaps.metrics.ring_traversal import RingTraversal
-from topocaps.metrics.rolled_traversal import Traversal, prediction, traversal
-from topocaps.metrics.topographic_maps import Agreement, neighbour_agreement, strongest_images
-from topocaps.metrics.traversal_plan import TraversalOptions, TraversalPlan, unseen_lags
-from topocaps.metrics.visible_frames import gains_by_visible
+from topocaps.metrics.rolled_traversal import (
+    Traversal,
+    TraversalOptions,
+    TraversalPlan,
+    prediction,
+    traversal,
+    unseen_lags,
+)
+from topocaps.metrics.visible_frames import filled_costs, gains_by_visible
 
 __all__ = [
     "DCI",

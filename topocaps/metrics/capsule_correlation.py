@@ -133,9 +133,5 @@ def _rolls_to_start(t: Tensor, size: float, values: int) -> tuple[Tensor, Tensor
         match.append((rolled * t[:, :1]).sum(sites) / length)
     rolls = torch.stack(match, -1).argmax(-1)  # batch time capsules
     votes = torch.nn.functional.one_hot(rolls, steps).sum(2)  # batch time steps
-    most, mode = votes.max(-1)
-    # max() returns any of several equal entries; the smallest roll is wanted
-    mode = torch.where(votes == most[..., None], torch.arange(steps, device=t.device), steps).amin(
-        -1
-    )
+    most, mode = votes.max(-1)  # the first of equal votes, which is the smallest roll
     return mode.float(), most / t.shape[2]

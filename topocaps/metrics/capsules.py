@@ -176,7 +176,7 @@ def _starts(ink: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def _moments(ink: Tensor) -> tuple[Tensor, Tensor]:
     """Where the ink of templates is and how far from there: (templates, 2) and (templates,)."""
     height, width = ink.shape[-2:]
-    grid = geometry.grid(height, width, ink.dtype, ink.device)
+    grid = geometry.grid(height, width, dtype=ink.dtype, device=ink.device)
     mass = ink.square().sum(1)[..., None]
     mass = mass / mass.sum((1, 2), keepdim=True).clamp_min(1e-12)
     centre = (mass * grid).sum((1, 2))
@@ -208,7 +208,7 @@ def _error(target: Tensor, source: Tensor, maps: Tensor) -> Tensor:
     """Of sources, looked up where maps take the pixels of targets, relative to targets' energy."""
     starts = maps.shape[1]
     height, width = target.shape[-2:]
-    places = geometry.grid(height, width, maps.dtype, maps.device)
+    places = geometry.grid(height, width, dtype=maps.dtype, device=maps.device)
     places = geometry.apply(poses.as_matrix(maps), places)  # pairs starts height width 2
     # all starts of a pair are looked up in one image, below each other
     seen = geometry.warp(source, places.flatten(1, 2))

@@ -87,11 +87,8 @@ def code_table(codes: Array | Tensor, factors: Array | Tensor) -> CodeTable:
     if factors.dtype.kind not in "iub":
         raise BadInput(f"factors must be integers, not {factors.dtype}")
     leading = factors.shape[:-1]
-    if (
-        len(leading) not in (1, 2)
-        or codes.ndim <= len(leading)
-        or codes.shape[: len(leading)] != (leading)
-    ):
+    axes = len(leading)
+    if axes not in (1, 2) or codes.ndim <= axes or codes.shape[:axes] != leading:
         raise BadInput(
             "codes and factors must be (items, ...) and (items, factor), or (batch, time, ...) and "
             f"(batch, time, factor), not {codes.shape} and {factors.shape}"

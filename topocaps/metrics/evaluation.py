@@ -22,12 +22,15 @@ from topocaps.metrics.axes import axis_moved, axis_shares, own_axes
 from topocaps.metrics.capsule_correlation import CapCorr, capcorr, observed_rolls
 from topocaps.metrics.equivariance import chance_equivariance_error, equivariance_errors
 from topocaps.metrics.intervals import Mean
-from topocaps.metrics.missing_frames import filled_costs
 from topocaps.metrics.neighbours import topographic_smoothness
 from topocaps.metrics.probes import specialisation
-from topocaps.metrics.rolled_traversal import Traversal, traversal
-from topocaps.metrics.traversal_plan import TraversalOptions
-from topocaps.metrics.visible_frames import spread
+from topocaps.metrics.rolled_traversal import (
+    Traversal,
+    TraversalOptions,
+    TraversalPlan,
+    traversal,
+)
+from topocaps.metrics.visible_frames import filled_costs, spread
 from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import (
     log_mean_exp_over_frames,
@@ -53,15 +56,12 @@ Bound = Callable[[Tensor, int], Tensor]
 class _Measurements:
     """Measurements of every sequence."""
 
-    values: dict[str, Tensor]  # (sequences,) by metric
+    means: dict[str, Mean]  # by metric
     traversal: Traversal
-    capcorrs: dict[int, CapCorr]  # by factor column
+    plan: TraversalPlan
+    capcorrs: dict[str, CapCorr]  # by factor
     axes: list[tuple[Tensor, Tensor]]  # axes moved along, and factors, of every batch
     names: dict[int, str]  # of factors, by column
-
-    @property
-    def means(self) -> dict[str, Mean]:
-        return {name: Mean(value) for name, value in self.values.items()}
 
 
 @cites(*SOURCES)
@@ -98,8 +98,7 @@ def evaluate(model: GenerativeModel, sequences: Any, **options: Any) -> dict[str
 def _topographic_per_sequence(
     model: SequenceModel, sequences: Any, **options: Any
 ) -> dict[str, Mean]:
-    sequences = on_device_of(model, sequences)
-    found = _measure(model, sequences, **options)
+    found = _measure(model, on_device_of(model, sequences), **options)
     gains = {"traversal_gain": found.traversal.gain()}
     gains |= {f"gain {found.names[c]}": found.traversal.gain(c) for c in found.traversal.by_factor}
     return found.means | {name: gain for name, gain in gains.items() if gain is not None}
@@ -124,29 +123,24 @@ def evaluate_topographic(
 
     Args:
         sequences: frames (sequences, time, *frame), or `Sequences`.
-        window: number of frames around the rolled frame that do not count as unseen in the
-            traversal; by default the window of the model.
+        window, rate, closed: as in `TraversalOptions`.
         samples: number of samples of the bounds.
-        rate: sites a frame by which the data ask capsules to move.
         seed: seed of all random numbers.
         batch: number of sequences that are measured at once.
-        closed: whether the last frame is followed by the first; by default whether the topography
-            is cyclic.
     """
-    sequences, options = on_device_of(model, sequences), TraversalOptions(window, rate, closed)
-    found = _measure(model, sequences, samples=samples, seed=seed, batch=batch, **asdict(options))
-    plan = options.plan(model.topography, sequences.frames)
-    gains, names = found.traversal, found.names
-    capcorrs = {names[column]: one for column, one in found.capcorrs.items()}
+    sequences = on_device_of(model, sequences)
+    traversed = {"window": window, "rate": rate, "closed": closed}
+    found = _measure(model, sequences, samples, seed, batch, **traversed)
+    gains, names, plan = found.traversal, found.names, found.plan
     return {
         **{name: mean.value for name, mean in found.means.items()},
         "samples": samples,
         "chance_equivariance_error": chance_equivariance_error(
             model.topography, sequences.frames, rate
         ),
-        "capcorr": {name: one.correlation for name, one in capcorrs.items()},
-        "capcorr_agreement": {name: one.agreement for name, one in capcorrs.items()},
-        "capcorr_dropped": {name: one.dropped for name, one in capcorrs.items()},
+        "capcorr": {name: one.correlation for name, one in found.capcorrs.items()},
+        "capcorr_agreement": {name: one.agreement for name, one in found.capcorrs.items()},
+        "capcorr_dropped": {name: one.dropped for name, one in found.capcorrs.items()},
         "traversal_gain": gains.overall,
         "traversal": {
             "by_factor": {names[c]: gain for c, gain in gains.by_factor.items()},
@@ -171,59 +165,64 @@ def evaluate_topographic(
 def _measure(
     model: SequenceModel,
     sequences: SequenceSet,
-    window: int | None = None,
     samples: int = 10,
-    rate: float = 1.0,
     seed: int = 0,
     batch: int = 128,
-    closed: bool | None = None,
+    **traversed: Any,
 ) -> _Measurements:
-    topography = model.topography
-    values: dict[str, list[Tensor]] = {}
+    """Measure every sequence; ``traversed`` are `TraversalOptions`."""
+    topography, options = model.topography, TraversalOptions(**traversed)
+    rate, cyclic = options.rate, topography.cyclic
+    values: list[dict[str, Tensor]] = []
     capcorrs: dict[int, list[CapCorr]] = {}
     traversals: list[Traversal] = []
     several_axes, axes = topography.axes != (None,), []
-    known = False
+    names = {0: "all"}
     with seeded(seed):
         for one in sequences.batches(batch):
-            rolled = traversal(model, one.x, one.factors, rate, window, None, closed)
+            rolled = traversal(model, one.x, one.factors, seed=None, **asdict(options))
             traversals.append(rolled)
             # if axes are kept apart, t of the axis that was rolled along
             t = model.select_axis(model.encode_per_axis(one.x, sample=True), rolled.axis)
-            weights = log_weights(model, one.x, samples)
             axis = rolled.axis if several_axes else None
             # if mu is 0, the sign of t is random, and only its square can be organised
-            measured = {
-                "log_px": log_mean_exp_over_sequences(weights),
-                "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
-                "elbo": model.evidence(one.x).elbo.mean(1),
-                "equivariance_error": equivariance_errors(t, rate, topography.cyclic, axis),
-                "equivariance_error_squared": equivariance_errors(
-                    t.square(), rate, topography.cyclic, axis
-                ),
+            errors = {
+                "equivariance_error": equivariance_errors(t, rate, cyclic, axis),
+                "equivariance_error_squared": equivariance_errors(t.square(), rate, cyclic, axis),
             }
-            if topography.window == 1:
-                measured["log_px_per_frame"] = log_mean_exp_over_frames(weights)
-            for name, value in measured.items():
-                values.setdefault(name, []).append(value.cpu())
-            known = one.factors is not None
-            if one.factors is not None and several_axes:
+            values.append(_bounds(model, one.x, samples) | errors)
+            if one.factors is None:
+                continue
+            columns = range(one.factors.shape[2])
+            names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
+            if several_axes:
                 moved = axis_moved(model.encode(one.x), rate)  # noise of samples would hide it
                 axes.append((moved.cpu(), one.factors.cpu()))
             # CapCorr needs rolls that can be undone, along the only axis, by more than 0 sites
-            if one.factors is not None and topography.cyclic and not several_axes and rate:
+            elif cyclic and rate:
                 for column, rolls in observed_rolls(t, one.factors, rate).items():
                     capcorrs.setdefault(column, []).append(rolls)
-    joined = Traversal.join(traversals)
-    columns = range(joined.moving.shape[1])
-    names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
     return _Measurements(
-        {name: torch.cat(value).double() for name, value in values.items()},
-        joined,
-        {column: CapCorr.join(parts) for column, parts in sorted(capcorrs.items())},
+        {name: Mean(torch.cat([one[name] for one in values]).double().cpu()) for name in values[0]},
+        Traversal.join(traversals),
+        options.plan(topography, sequences.frames),
+        {names[column]: CapCorr.join(parts) for column, parts in sorted(capcorrs.items())},
         axes,
-        names if known else {0: "all"},
+        names,
     )
+
+
+def _bounds(model: SequenceModel, x: Tensor, samples: int) -> dict[str, Tensor]:
+    """Return the bounds on log p(x) of every sequence, nats a frame, each (batch,)."""
+    weights = log_weights(model, x, samples)
+    bounds = {
+        "log_px": log_mean_exp_over_sequences(weights),
+        "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
+        "elbo": model.evidence(x).elbo.mean(1),
+    }
+    if model.topography.window == 1:
+        bounds["log_px_per_frame"] = log_mean_exp_over_frames(weights)
+    return bounds
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from topocaps.errors import BadInput, check_seed, whole_number
-from topocaps.metrics.codes import Array, Score, code_table
+from topocaps.metrics.codes import Array, CodeTable, Score, code_table
 from topocaps.references import cites
 
 KIM_2018 = """\
@@ -57,19 +57,7 @@ def factor_vae_score(
     if batch < 2:
         raise BadInput("a batch of 1 item has no variance: give batch=2 or more")
     check_seed(seed)
-    groups = {
-        column: [
-            np.flatnonzero(factor == value)
-            for value in np.flatnonzero(np.bincount(factor) >= batch)
-        ]
-        for column, factor in table.each_factor()
-    }
-    groups = {column: of_values for column, of_values in groups.items() if of_values}
-    if len(groups) < 2:
-        raise BadInput(
-            f"the FactorVAE score needs at least two factors with values of {batch} or more "
-            f"items, not {len(groups)}: give more items or a smaller batch"
-        )
+    groups = _groups(table, batch)
     spread = table.codes.std(0, dtype=float)
     active = np.flatnonzero(spread > dead * spread.max())
     settings = {
@@ -89,14 +77,27 @@ def factor_vae_score(
     units = table.codes[:, active] / spread[active]
     trained = _votes(units, list(groups.values()), batch, votes, rng)
     tested = _votes(units, list(groups.values()), batch, tests, rng)
-    right = tested[np.arange(len(active)), trained.argmax(1)]
-    predicts = np.eye(len(groups), dtype=bool)[trained.argmax(1)]
-    recalls = (tested * predicts).sum(0) / tested.sum(0).clip(1)
+    right = tested * np.eye(len(groups), dtype=int)[trained.argmax(1)]  # dims factors
+    recalls = right.sum(0) / tested.sum(0).clip(1)
     return Score(
         float(right.sum() / tests),
         {column: float(recall) for column, recall in zip(groups, recalls, strict=True)},
         settings,
     )
+
+
+def _groups(table: CodeTable, batch: int) -> dict[int, list[Array]]:
+    """Return {factor column: items of each value that ``batch`` or more items have}."""
+    groups: dict[int, list[Array]] = {}
+    for column, factor in table.each_factor():
+        if len(values := np.flatnonzero(np.bincount(factor) >= batch)):
+            groups[column] = [np.flatnonzero(factor == value) for value in values]
+    if len(groups) < 2:
+        raise BadInput(
+            f"the FactorVAE score needs at least two factors with values of {batch} or more "
+            f"items, not {len(groups)}: give more items or a smaller batch"
+        )
+    return groups
 
 
 def _votes(

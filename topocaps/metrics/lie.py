@@ -175,7 +175,7 @@ def _round_trips(x: Tensor, action: Action, amount: float) -> tuple[Tensor, Tens
 def _resampled(x: Tensor, maps: Tensor, outside: geometry.Outside) -> Tensor:
     """Images whose places come from where the map takes them."""
     height, width = x.shape[-2:]
-    grid = geometry.grid(height, width, x.dtype, x.device)
+    grid = geometry.grid(height, width, dtype=x.dtype, device=x.device)
     flat = x.reshape(len(x), -1, height, width)
     return geometry.warp(flat, geometry.apply(maps.to(x), grid), outside).reshape(x.shape)
 

@@ -1,4 +1,4 @@
-"""Neighbours: of items among codes, and of sites within capsules."""
+"""Neighbours: of items among codes, and of sites within capsules and on maps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from topocaps.data.sequences import SequenceSet
 from topocaps.errors import BadInput, check_seed, whole_number
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
+from topocaps.models.sequence import SequenceModel
 
 
 def nearest_neighbour_accuracy(
@@ -42,17 +44,13 @@ def nearest_neighbour_hits(
         )
     centre = known.mean(0)  # distances are sums of products: less is lost near the origin
     known = known - centre
-    count = int(classes.max()) + 1
-    rank = torch.arange(k, device=known.device)
     right = []
     for some, labels in zip(asked.split(batch), wanted.split(batch), strict=True):
         nearest = torch.cdist(some - centre, known).topk(k, largest=False).indices
         theirs = classes[nearest]  # items k, nearest first
-        votes = rank.new_zeros(len(some), count).scatter_add(1, theirs, torch.ones_like(theirs))
-        first = torch.full_like(votes, k).scatter_reduce(
-            1, theirs, rank.expand_as(theirs), "amin", include_self=True
-        )
-        right.append((votes * (k + 1) - first).argmax(1) == labels)
+        votes = (theirs[:, :, None] == theirs[:, None]).sum(2)
+        winner = votes.argmax(1, keepdim=True)  # the first of equal votes, which is the nearest
+        right.append(theirs.gather(1, winner)[:, 0] == labels)
     return torch.cat(right)
 
 
@@ -131,3 +129,59 @@ def _pairs(shape: tuple[int, ...], cyclic: bool) -> Tensor:
             following = places.roll(-1, axis).narrow(axis, 0, kept)
             found.append(torch.stack([places.narrow(axis, 0, kept), following], -1).reshape(-1, 2))
     return torch.cat(found) if found else places.new_zeros(0, 2)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Share of neighbouring sites of one class, beside that of shuffled classes."""
+
+    observed: float  #: share of neighbours that agree
+    shuffled: float  #: mean share over permutations
+    p_value: float  #: share of permutations that agree at least as often
+
+
+@torch.no_grad()
+def strongest_images(model: SequenceModel, sequences: SequenceSet, batch: int = 500) -> Tensor:
+    """Return the sequence whose first frame excites each site most: (capsules, *shape)."""
+    batches = sequences.whole().batches(batch)
+    t = torch.cat([model.encode(one.x)[:, 0].cpu() for one in batches])  # sequences capsules *shape
+    return t.argmax(0)
+
+
+def neighbour_agreement(
+    classes: Tensor, images: Tensor | None = None, permutations: int = 9999, seed: int = 0
+) -> Agreement:
+    """Return the share of neighbouring sites of a torus that have the same class.
+
+    Neighbours are adjacent along either axis, round the edges. The permutations shuffle the classes
+    of images; images keep their sites. The p-value counts the observed arrangement as one of the
+    permutations, so it is above 0.
+
+    Args:
+        classes: class of every site, (rows, columns).
+        images: index of the image at every site; by default all differ. Neighbours with the same
+            image do not count, since they agree in any case.
+        permutations: number of permutations.
+        seed: seed of the permutations.
+    """
+    images = torch.arange(classes.numel()) if images is None else images.flatten()
+    distinct, image_at = images.unique(return_inverse=True)
+    class_of_image = torch.zeros_like(classes.flatten()[: len(distinct)])
+    class_of_image[image_at] = classes.flatten()
+    first, second = image_at[_pairs(tuple(classes.shape), cyclic=True)].unbind(1)
+    first, second = first[first != second], second[first != second]
+
+    def share_that_agrees(class_of_image: Tensor) -> Tensor:  # maps images -> maps
+        agree = class_of_image[..., first] == class_of_image[..., second]
+        return agree.sum(-1).double() / max(1, len(first))
+
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(permutations, len(distinct), generator=generator).argsort(1)
+    observed = share_that_agrees(class_of_image)
+    shuffled = share_that_agrees(class_of_image[order])
+    as_high = (shuffled >= observed).sum().item()
+    return Agreement(
+        observed=observed.item(),
+        shuffled=shuffled.mean().item(),
+        p_value=(1 + as_high) / (1 + permutations),
+    )

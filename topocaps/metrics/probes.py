@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 
+from topocaps.data.subsets import ranks
 from topocaps.errors import BadInput, NonFinite
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
@@ -131,11 +132,7 @@ def accuracy_by_labels(
     features, classes = train
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(classes), generator=generator).to(classes.device)
-    rank = torch.empty_like(order)  # of an item among those of its class
-    for one in classes.unique():
-        mine = order[classes[order] == one]
-        rank[mine] = torch.arange(len(mine), device=order.device)
-    balanced = order[rank[order].argsort(stable=True)]
+    balanced = order[ranks(classes[order]).argsort(stable=True)]
     found = {}
     for count in labels:
         if count <= len(classes):

@@ -23,11 +23,129 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.latents.interface import TopographyLike
 from topocaps.metrics.intervals import Interval, Mean
-from topocaps.metrics.traversal_plan import TraversalOptions
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.sequence import SequenceModel, check_topographic
 
 EDGE = 1e-3  #: distance from 0 and 1 of the probabilities in mean and given frames
+
+
+@dataclass(frozen=True)
+class TraversalOptions:
+    """Settings of a traversal that depend on the data rather than on the model.
+
+    Args:
+        window: number of frames around the rolled frame that do not count as unseen; by default the
+            window of the model. Models that are compared must have the same.
+        rate: sites a frame by which the data ask capsules to move.
+        closed: whether the last frame is followed by the first; by default whether the topography
+            is cyclic.
+    """
+
+    window: int | None = None
+    rate: float = 1.0
+    closed: bool | None = None
+
+    def plan(self, topography: TopographyLike, frames: int) -> TraversalPlan:
+        """Return the plan for sequences of this many frames, or raise `BadInput`."""
+        window = topography.window if self.window is None else self.window
+        if not topography.window <= window <= frames:
+            raise BadInput(
+                f"window must lie between the model's {topography.window} and the "
+                f"{frames} frames, not {window}"
+            )
+        closed = topography.cyclic if self.closed is None else self.closed
+        return TraversalPlan(frames, window, closed, topography.causal)
+
+
+@dataclass(frozen=True)
+class TraversalPlan:
+    """The rolled frame of a sequence, and the lags of all others from it.
+
+    Lags and frames are listed from the rolled frame on, round the end of the sequence.
+    """
+
+    frames: int
+    window: int
+    closed: bool
+    causal: bool
+
+    @property
+    def start(self) -> int:
+        """Index of the rolled frame; the sequence contains all frames of its window.
+
+        It is the first frame of closed sequences and the middle of open ones. For causal
+        topographies it is the last frame of the first window.
+        """
+        if self.causal:
+            return self.window - 1
+        return 0 if self.closed else self.frames // 2
+
+    @property
+    def lags(self) -> list[int]:
+        """Frames from the rolled frame to every frame; past frames of open time are negative."""
+        return [
+            lag if self.closed or self.start + lag < self.frames else lag - self.frames
+            for lag in range(self.frames)
+        ]
+
+    @property
+    def inside(self) -> list[int]:
+        """Positions of the frames inside the window of the rolled frame."""
+        outside = unseen_lags(self.window, self.frames, self.causal)
+        return [lag % self.frames for lag in range(outside.stop - self.frames, outside.start)]
+
+    def unseen(self, x: Tensor) -> Tensor:
+        """Return which frames are outside the window and differ from all inside: (batch, time).
+
+        ``x`` begins with the rolled frame.
+        """
+        outside = list(unseen_lags(self.window, self.frames, self.causal))
+        unseen = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        unseen[:, outside] = ~equal_frames(x[:, outside], x[:, self.inside]).any(2)
+        return unseen
+
+    def roll(
+        self, model: SequenceModel, t: Tensor, rate: float | Tensor, axis: int | Tensor
+    ) -> Tensor:
+        """Return t of the rolled frame, rolled by every lag: (batch, time, capsules, *shape)."""
+        start = t[:, self.start]
+        return torch.stack([model.roll(start, rate * lag, axis) for lag in self.lags], 1)
+
+
+def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
+    """Return the lags from a frame to the frames outside its window, round the sequence.
+
+    >>> list(unseen_lags(window=13, frames=15))
+    [7, 8]
+    >>> list(unseen_lags(window=13, frames=15, causal=True))
+    [1, 2]
+    """
+    if causal:
+        return range(1, frames - window + 1)
+    return range((window - 1) // 2 + 1, frames - window // 2)
+
+
+def equal_frames(x: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return which frames of a sequence are equal, (batch, time, time), of (batch, time, *frame).
+
+    One frame at a time is compared with all of ``x``, so the memory is that of ``x`` as booleans.
+
+    Args:
+        others: frames (batch, n, *frame) to compare ``x`` with; by default ``x`` itself.
+    """
+    pixels, others = x.flatten(2), x if others is None else others
+    same = [(frame[:, None] == pixels).all(2) for frame in others.flatten(2).unbind(1)]
+    return torch.stack(same, 2)
+
+
+def is_new(equal: Tensor, visible: Tensor) -> Tensor:
+    """Return which frames are hidden and differ from all visible frames: (batch, time).
+
+    Args:
+        equal: `equal_frames` of the sequences.
+        visible: booleans (batch, time).
+    """
+    return ~visible & ~(equal & visible[:, None]).any(2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,12 +209,10 @@ class Traversal:
         factors = factors[:, improvable]
         return Mean(gained[:, None] * factors, possible[:, None] * factors)
 
-    def interval(
-        self, column: int | None = None, draws: int = 1000, seed: int = 0
-    ) -> Interval | None:
+    def interval(self, column: int | None = None) -> Interval | None:
         """Return a 95 % bootstrap interval of ``gain(column)``."""
         gain = self.gain(column)
-        return None if gain is None else gain.interval(draws, seed)
+        return None if gain is None else gain.interval()
 
 
 @torch.no_grad()
@@ -114,14 +230,9 @@ def traversal(
     Args:
         x: frames (batch, time, *frame).
         factors: factors of the frames, (batch, time, factor); by default one factor moves.
-        rate: sites a frame by which the data ask capsules to move.
-        window: number of frames around the rolled frame that do not count as unseen; by default the
-            window of the model. Models that are compared must have the same.
+        rate, window, closed: as in `TraversalOptions`.
         seed: seed of the latents, which are drawn from the posterior. None draws them from
             PyTorch's global generator.
-        closed: whether the last frame is followed by the first; by default whether the topography
-            is cyclic. The rolled frame is the first of closed sequences and the middle of open
-            ones; for causal topographies, the last of the first window.
     """
     check_topographic(model, "traversals of single frames")
     model.check(x)
@@ -132,11 +243,11 @@ def traversal(
     x = x.roll(-plan.start, 1)
     if factors is not None:
         factors = factors.roll(-plan.start, 1)
-    several = topography.axes != (None,)
+    several_axes = topography.axes != (None,)
 
     def cost_of_rolling(axis: Tensor) -> Tensor:
         t = model.select_axis(per_axis, axis)
-        rolled = plan.roll(model, t, rate, axis if several else 0)
+        rolled = plan.roll(model, t, rate, axis if several_axes else 0)
         return model.likelihood.decoded_cost(model.x_given_t(rolled), x)
 
     axis = torch.zeros(len(x), topography.capsules, dtype=torch.int64, device=x.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ def evaluate_rolling(
     _check_options(model, others, (*OPTIONS, "closed"))
     sequences = on_device_of(model, sequences)
     closed = model.topography.cyclic if closed is None else closed
-    bounds = _bounds(model, sequences, seed, most, samples, batch)
+    bounds = _bounds(model, sequences, samples, seed, batch, most)
     return {
         **{name: bound.value for name, bound in bounds.items()},
         "samples": samples,
@@ -69,28 +69,20 @@ def evaluate_rolling(
 
 
 @per_sequence.register
-def _rolling_per_sequence(
-    model: RollingVAE,
-    sequences: Any,
-    *,
-    samples: int = 10,
-    seed: int = 0,
-    batch: int = BATCH,
-    most: int | None = None,
-    **others: Any,
-) -> dict[str, Mean]:
-    _check_options(model, others, OPTIONS)
+def _rolling_per_sequence(model: RollingVAE, sequences: Any, **options: Any) -> dict[str, Mean]:
+    _check_options(model, options, OPTIONS)
     sequences = on_device_of(model, sequences)
-    found = _bounds(model, sequences, seed, most, samples, batch)
+    found = _bounds(model, sequences, **options)
     if not visible_counts(sequences.frames):
         return found
-    gains = gains_by_visible(model.fill, sequences, model.likelihood, most=most, seed=seed)
+    shared = {name: options[name] for name in ("most", "seed") if name in options}
+    gains = gains_by_visible(model.fill, sequences, model.likelihood, **shared)
     named = {f"gain, {count} visible": one.gain() for count, one in gains.items()}
     return found | {name: gain for name, gain in named.items() if gain is not None}
 
 
-def _check_options(model: RollingVAE, others: Mapping[str, Any], known: Sequence[str]) -> None:
-    if others:
+def _check_options(model: RollingVAE, options: Iterable[str], known: Sequence[str]) -> None:
+    if others := [name for name in options if name not in known]:
         raise BadInput(
             f"these metrics of a {type(model).__name__} have the options {', '.join(known)}, not "
             f"{', '.join(others)}"
@@ -101,10 +93,10 @@ def _check_options(model: RollingVAE, others: Mapping[str, Any], known: Sequence
 def _bounds(
     model: RollingVAE,
     sequences: SequenceSet,
-    seed: int,
-    most: int | None,
-    samples: int,
-    batch: int,
+    samples: int = 10,
+    seed: int = 0,
+    batch: int = BATCH,
+    most: int | None = None,
 ) -> dict[str, Mean]:
     """Return the terms of the bound and the importance-weighted bound, nats a frame."""
     terms: dict[str, list[torch.Tensor]] = {name: [] for name in model.recorded}

@@ -1,8 +1,8 @@
-"""The gain by the number of visible frames: how well a model predicts frames that are hidden."""
+"""How well a model predicts frames that are hidden: gains and costs."""
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from topocaps.data.sequences import SequenceSet
+from topocaps.device import seeded
 from topocaps.errors import BadInput, whole_number
-from topocaps.metrics.rolled_traversal import Traversal, prediction
-from topocaps.metrics.speeds import moving_by_speed
+from topocaps.metrics.rolled_traversal import EDGE, Traversal, equal_frames, is_new, prediction
 from topocaps.models.likelihoods import Likelihood
+from topocaps.models.sequence import SequenceModel, check_topographic
 from topocaps.models.visible import Stretch
 
 COUNTS = (3, 5, 9, 13)
+SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames
+_EDGE = 1e-6  # distance from 0 and 1 of the probabilities in frames that `filled_costs` compares
 
 #: Fills frames in: takes frames (batch, time, *frame) and a mask (batch, time), True for visible
 #: frames, and returns all frames. ``RollingVAE.fill`` and ``SequenceModel.fill`` do so.
@@ -59,25 +62,6 @@ def spread(scripts: Tensor, most: int | None) -> Tensor:
     count = total if most is None else min(whole_number("most", most), total)
     places = torch.arange(count, device=scripts.device) * (total - 1) // max(1, count - 1)
     return scripts[places]
-
-
-def equal_frames(x: Tensor) -> Tensor:
-    """Return which frames of a sequence are equal, (batch, time, time), of (batch, time, *frame).
-
-    One frame at a time is compared with all others, so the memory is that of ``x`` as booleans.
-    """
-    pixels = x.flatten(2)
-    return torch.stack([(frame[:, None] == pixels).all(2) for frame in pixels.unbind(1)], 1)
-
-
-def is_new(equal: Tensor, visible: Tensor) -> Tensor:
-    """Return which frames are hidden and differ from all visible frames: (batch, time).
-
-    Args:
-        equal: `equal_frames` of the sequences.
-        visible: booleans (batch, time).
-    """
-    return ~visible & ~(equal & visible[:, None]).any(2)
 
 
 def distances(visible: Tensor, closed: bool = True) -> Tensor:
@@ -150,7 +134,6 @@ def gains_by_visible(
     likelihood: Likelihood,
     counts: Sequence[int] | None = None,
     *,
-    repeated: bool = False,
     most: int | None = None,
     seed: int = 0,
     batch: int = 128,
@@ -158,13 +141,13 @@ def gains_by_visible(
     """Show a model some contiguous frames of every sequence, and compare the others as predicted.
 
     The place of the visible frames is random, and the same for every model with the same ``seed``.
+    A hidden frame that equals a visible one does not count.
 
     Args:
         fill: function that fills hidden frames in.
         sequences: whole sequences, on the device of the model.
         likelihood: decides the cost of a predicted frame.
         counts: numbers of visible frames; by default `visible_counts`.
-        repeated: whether a hidden frame that equals a visible one counts.
         most: largest number of sequences, which are spread over all of them; by default all are
             measured.
     """
@@ -174,11 +157,10 @@ def gains_by_visible(
     found: dict[int, list[Traversal]] = {count: [] for count in masks}
     for rows in torch.arange(len(scripts)).split(batch):
         one = sequences.show(scripts[rows.to(scripts.device)])
-        equal = None if repeated else equal_frames(one.x)
+        equal = equal_frames(one.x)
         for count, parts in found.items():
             visible = masks[count][rows].to(one.x.device)
-            counted = ~visible if equal is None else is_new(equal, visible)
-            filled = fill(one.x, visible)
+            filled, counted = fill(one.x, visible), is_new(equal, visible)
             parts.append(prediction(one.x, filled, counted, one.factors, likelihood))
     return {count: Traversal.join(parts) for count, parts in found.items()}
 
@@ -208,14 +190,10 @@ def visible_gains(
     Sequences that are too short to hide two frames have no gains.
 
     Args:
-        fill: function that fills hidden frames in.
-        sequences: whole sequences, on the device of the model.
-        likelihood: decides the cost of a predicted frame.
-        most: as in `gains_by_visible`.
-        seed: decides which frames are visible.
+        fill, sequences, likelihood, most, seed: as in `gains_by_visible`.
         closed: whether the last frame is followed by the first.
     """
-    frames = sequences.frames
+    frames, names = sequences.frames, sequences.names
     if not visible_counts(frames):
         return {}
     gains = gains_by_visible(fill, sequences, likelihood, most=most, seed=seed)
@@ -225,29 +203,23 @@ def visible_gains(
     in_training = sequences.in_training_of(scripts)
     found = {}
     for count, one in gains.items():
-        visible = masks[count]
-        measured = functools.partial(_with_all_frames, visible=visible, names=sequences.names)
-        by_distance = gain_by_distance(one, visible, closed)
-        found[str(count)] = {
-            **measured(one),
+        by_distance = gain_by_distance(one, masks[count], closed)
+        numbers = {
+            **_with_all_frames(one, masks[count], names),
             "of": frames,
             "by_distance": {str(n): gain for n, gain in by_distance.items()},
         }
         if by_speed:
-            found[str(count)]["by_speed"] = {
-                str(speed): measured(replace(one, moving=moving))
+            numbers["by_speed"] = {
+                str(speed): _with_all_frames(replace(one, moving=moving), masks[count], names)
                 for speed, moving in by_speed.items()
             }
         if in_training is not None:
-            found[str(count)] |= {
-                name: _numbers(replace(one, unseen=one.unseen & some), sequences.names)
-                for name, some in _by_pose(in_training.cpu()).items()
-            }
+            known = in_training.cpu()
+            for name, some in (("in_training", known), ("not_in_training", ~known)):
+                numbers[name] = _numbers(replace(one, unseen=one.unseen & some), names)
+        found[str(count)] = numbers
     return found
-
-
-def _by_pose(in_training: Tensor) -> dict[str, Tensor]:
-    return {"in_training": in_training, "not_in_training": ~in_training}
 
 
 def _with_all_frames(gains: Traversal, visible: Tensor, names: Sequence[str]) -> dict[str, Any]:
@@ -258,10 +230,98 @@ def _with_all_frames(gains: Traversal, visible: Tensor, names: Sequence[str]) ->
 
 def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:
     """Return the gain and its interval, and those of every factor that moves."""
-    columns = {names[c] if names else "all": c for c in gains.by_factor}
+    by_factor = gains.by_factor
     return {
         "gain": gains.overall,
         "interval": gains.interval(),
-        "by_factor": {name: gains.by_factor[c] for name, c in columns.items()},
-        "intervals": {name: gains.interval(c) for name, c in columns.items()},
+        "by_factor": {names[c] if names else "all": gain for c, gain in by_factor.items()},
+        "intervals": {names[c] if names else "all": gains.interval(c) for c in by_factor},
     }
+
+
+def speeds(factors: Tensor) -> Tensor:
+    """Return the levels by which factors move in a frame, without sign: (sequences, factor).
+
+    A factor may come round. Its other steps are larger by the number of its levels, so the speed is
+    the median over frames.
+
+    Args:
+        factors: levels (sequences, time, factor).
+
+    >>> speeds(torch.tensor([[4, 2, 0, 7, 5, 3, 1, 8]])[..., None])  # 9 levels, by -2
+    tensor([[2]])
+    """
+    return factors.diff(dim=1).abs().median(1).values
+
+
+def moving_by_speed(sequences: SequenceSet, scripts: Tensor) -> dict[int, Tensor]:
+    """Return which factors move at each speed, {speed: booleans (sequences, factor)}.
+
+    The result is empty unless sequences in which the same factor moves differ in their speed, and
+    where factors are unknown or are no levels.
+    """
+    factors = [sequences.show(some).factors for some in scripts.split(128)]
+    known = [some.cpu() for some in factors if some is not None and not some.is_floating_point()]
+    if len(known) < len(factors):
+        return {}
+    levels = torch.cat(known)
+    moving, speed = (levels != levels[:, :1]).any(1), speeds(levels)
+    columns = zip(moving.unbind(1), speed.unbind(1), strict=True)
+    if all(len(at[moves].unique()) < 2 for moves, at in columns):
+        return {}
+    return {each: moving & (speed == each) for each in speed[moving].unique().tolist()}
+
+
+def some_missing(x: Tensor, share: float, seed: int = 0) -> Tensor:
+    """Return a mask that is False for a random share of frames, but not for all of a sequence."""
+    with seeded(seed):
+        draw = torch.rand(x.shape[:2])
+    return ((draw >= share) | (draw == draw.amax(1, keepdim=True))).to(x.device)
+
+
+@torch.no_grad()
+def filled_costs(
+    model: SequenceModel,
+    x: Tensor,
+    shares: Sequence[float] = SHARES,
+    rate: float | None = None,
+    seed: int = 0,
+    closed: bool | None = None,
+) -> dict[str, dict[str, float]]:
+    """Return the mean costs of a missing frame: {share missing: {method: cost}}.
+
+    Costs are nats, or squared errors if the decoder is Gaussian. Frames are removed at random. A
+    missing frame that equals a present one does not count. The methods are:
+
+    - ``filled``: t of the nearest present frame, rolled, as in `SequenceModel.fill`;
+    - ``held``: t of the nearest present frame, not rolled;
+    - ``mean``: the mean of the present frames.
+
+    Probabilities are clamped at a distance of 0.001 from 0 and 1 for ``mean``, and of 0.000001 for
+    the others.
+
+    Args:
+        shares: shares of frames that are missing.
+        rate: sites rolled a frame; by default the model's rate.
+        seed: seed of the masks.
+        closed: as in `SequenceModel.fill`.
+    """
+    check_topographic(model, "filled_costs: gains_by_visible measures predictions of any model")
+    costs_by_share: dict[str, dict[str, float]] = {}
+    equal = equal_frames(x)
+    for share in shares:
+        mask = some_missing(x, share, seed)
+        counts = is_new(equal, mask)
+        present = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
+        mean = (x * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+        predictions = {
+            "filled": model.fill(x, mask, rate, closed=closed),
+            "held": model.fill(x, mask, 0.0, closed=closed),
+            "mean": mean.expand_as(x),
+        }
+        costs = {}
+        for name, predicted in predictions.items():
+            cost = model.likelihood.cost(predicted, x, EDGE if name == "mean" else _EDGE)
+            costs[name] = cost[counts].mean().item() if counts.any() else math.nan
+        costs_by_share[f"{share:g}"] = costs
+    return costs_by_share

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 import torch
@@ -212,6 +212,8 @@ class OneCodeModel(GenerativeModel):
             raise BadInput("every sequence needs at least one visible frame: a mask hides them all")
 
     def stack_key(self) -> tuple[object, ...] | None:
+        if not isinstance(self.prior, Hashable):
+            return None  # a prior of your own that cannot be compared with those of other models
         if any(isinstance(module, nn.Conv2d) for module in self.modules()):
             return None  # a GPU runs mapped convolutions slower than several models side by side
         paths = tuple(self.motions.paths.velocities.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ class PredictedFrames(Distribution):
     """
 
     has_rsample = False
+    arg_constraints: ClassVar = {}  #: PyTorch's ``repr`` reads them
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class PredictedFrames(Distribution):
         frames = self._decoded(shape.numel()).mean
         return frames.reshape(*shape, *self.batch_shape, *self.event_shape)
 
+    @torch.no_grad()
     def log_prob(self, value: Tensor) -> Tensor:
         """Return a bound on log p of all frames together, integrated over codes: (batch,).
 
@@ -82,6 +84,7 @@ class PredictedFrames(Distribution):
                 f"log_prob needs all predicted frames, a tensor (batch, lags, *frame) = "
                 f"{tuple(wanted)}, not {given}"
             )
+        self.model.check(value)
         parts = chunks(self.samples, self.batch_shape.numel() * self.event_shape.numel())
         drawn = torch.cat([self._decoded(count).log_prob(value).sum(-1) for count in parts])
         return drawn.logsumexp(0) - math.log(self.samples)

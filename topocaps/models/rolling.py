@@ -269,6 +269,7 @@ class RollingVAE(OneCodeModel):
     @torch.no_grad()
     def sample(self, n: int, frames: int) -> Tensor:
         """Draw n codes and motions from the prior and decode them: (n, frames, *frame)."""
+        n, frames = whole_number("n", n), whole_number("frames", frames)
         like = self.motions.log_prior
         t = self.prior.sample(n, self._code_shape, like)
         candidate = Categorical(logits=like).sample(torch.Size((n,)))

@@ -75,5 +75,7 @@ class RollingStream:
 
     def _so_far(self) -> tuple[CodePosterior, Categorical]:
         """Return the posteriors of the code and of the kept candidates, given all frames so far."""
+        if self.model.kept > 1 and len(self._seen) < self.frames:
+            raise BadInput("begin a new stream: with keep=1, this one has not kept all frames")
         found = self.posteriors()
         return found, self.model.motion_of(torch.cat(self._seen, 1), found)

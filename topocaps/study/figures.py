@@ -24,9 +24,8 @@ from topocaps.io import write_atomically
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics.decoded_traversal import DecodedTraversal
-from topocaps.metrics.missing_frames import some_missing
-from topocaps.metrics.rolled_traversal import traversal
-from topocaps.metrics.traversal_plan import unseen_lags
+from topocaps.metrics.rolled_traversal import traversal, unseen_lags
+from topocaps.metrics.visible_frames import some_missing
 from topocaps.models.sequence import SequenceModel
 from topocaps.training.watching import KL_WEIGHT
 

@@ -23,7 +23,7 @@ from topocaps.errors import (
 )
 from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography
-from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.metrics.rolled_traversal import TraversalOptions
 from topocaps.models import VAE, TopographicVAE
 from topocaps.models.base import GenerativeModel
 from topocaps.models.convolutional import RELU, SILU, convolutional

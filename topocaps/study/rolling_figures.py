@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from topocaps.device import seeded
-from topocaps.metrics.ring_traversal import RingTraversal
+from topocaps.metrics.decoded_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures

@@ -6,8 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from topocaps.errors import BadInput
-from topocaps.metrics.decoded_traversal import DecodedTraversal
-from topocaps.metrics.ring_traversal import RingTraversal
+from topocaps.metrics.decoded_traversal import DecodedTraversal, RingTraversal
 from topocaps.models.base import GenerativeModel
 from topocaps.models.rolling import RollingVAE
 from topocaps.models.sequence import SequenceModel

@@ -266,13 +266,10 @@ class _Part:
         self, numbers: Randomness, sequences: SequenceSet, step: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         """Draw the random numbers of a step: uniform ones for sequences, normal ones for noise."""
-        batch = self.training.batch
-        numbers.begin(step)
-        uniform = numbers.uniform(batch, sequences.numbers)
-        return uniform, [
-            numbers.normal(batch, sequences.frames, *shape).to(self.device)
-            for shape in self.stack.model.noise_shapes
-        ]
+        batch, frames = self.training.batch, sequences.frames
+        shapes = [(batch, frames, *shape) for shape in self.stack.model.noise_shapes]
+        uniform, noise = numbers.draw(step, (batch, sequences.numbers), shapes)
+        return uniform, [normal.to(self.device) for normal in noise]
 
     @torch.no_grad()
     def flag_nonfinite_weights(self, step: Tensor) -> None:

@@ -6,25 +6,22 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import steady_arithmetic
 from topocaps.errors import Interrupted
+from topocaps.io import write_json
 from topocaps.models.base import GenerativeModel
 from topocaps.training.engine import LEFT_OUT, WORTH_COMPILING, Engine
 from topocaps.training.settings import Training, for_each
-from topocaps.training.store import Progress, restore_states, save_states
-from topocaps.training.validation import (
-    VALIDATION,
-    best_epoch,
-    has_stopped,
-    validation_bound,
-)
-from topocaps.training.watching import KL_WEIGHT, Silent, Watcher, summarise
+from topocaps.training.store import Progress, RunFolder, restore_states, save_states
+from topocaps.training.validation import VALIDATION, best_epoch, has_stopped, validation_bound
+from topocaps.training.watching import KL_WEIGHT, Silent, Watcher, loggers, numbers, summarise
 
 SAVING = 0.03  # largest share of the time that saving states takes
 
@@ -35,20 +32,19 @@ def train(
     training: Training | Sequence[Training],
     *,
     seeds: Sequence[int] = (0,),
-    states: Sequence[Path] = (),
+    folders: Sequence[RunFolder] = (),
     validation: SequenceSet | None = None,
     watcher: Watcher | None = None,
-    on_epoch: Callable[[list[Progress]], None] | None = None,
-    on_failure: Callable[[int, Progress], None] | None = None,
 ) -> list[Progress]:
     """Train models as one program, on the device where they are.
 
     The sequences and noise of a model depend on its seed alone, so it trains the same with any
     other models.
 
-    With ``states`` (a file for each model), states are saved after the first and the last epoch,
+    With ``folders`` (one for each model), states are saved after the first and the last epoch,
     after other epochs as long as saving takes little of the time, and after the current step when
-    the user interrupts. A run resumes from its state bit for bit.
+    the user interrupts. A run resumes from its state bit for bit. The records of the epochs, and
+    the failure of a model, are written to its folder and to its loggers.
 
     After every epoch the bound on ``validation`` sequences is recorded. A model with ``patience``
     ends with the weights of its best epoch, and records nothing after it has ``stopped``. Training
@@ -60,9 +56,8 @@ def train(
     trainings = for_each(training, len(models))
     with steady_arithmetic(), _interrupts() as interrupted:
         session = _Session(
-            models, sequences, trainings, seeds, states, validation, watcher or Silent(),
-            on_epoch or (lambda progress: None), on_failure or (lambda place, progress: None),
-        )  # fmt: skip
+            models, sequences, trainings, seeds, folders, validation, watcher or Silent()
+        )
         session.run(interrupted)
     for model, one in zip(models, session.progress, strict=True):
         if one.best:
@@ -70,35 +65,36 @@ def train(
     return session.progress
 
 
+@dataclass(eq=False)
 class _Session:
     """Models that train as one program: their engine, their progress, and when they are saved."""
 
-    def __init__(
-        self,
-        models: Sequence[GenerativeModel],
-        sequences: SequenceSet,
-        trainings: Sequence[Training],
-        seeds: Sequence[int],
-        states: Sequence[Path],
-        validation: SequenceSet | None,
-        watcher: Watcher,
-        on_epoch: Callable[[list[Progress]], None],
-        on_failure: Callable[[int, Progress], None],
-    ) -> None:
-        self.models, self.trainings, self.states = models, trainings, states
-        self.validation, self.watcher = validation, watcher
-        self.on_epoch, self.on_failure = on_epoch, on_failure
-        self.steps_per_epoch = trainings[0].steps_per_epoch(sequences)
-        self.steps = trainings[0].epochs * self.steps_per_epoch
+    models: Sequence[GenerativeModel]
+    sequences: SequenceSet
+    trainings: Sequence[Training]
+    seeds: Sequence[int]
+    folders: Sequence[RunFolder]
+    validation: SequenceSet | None
+    watcher: Watcher
+
+    def __post_init__(self) -> None:
+        training, sequences = self.trainings[0], self.sequences
+        self.steps_per_epoch = training.steps_per_epoch(sequences)
+        self.steps = training.epochs * self.steps_per_epoch
         on_gpu = sequences.images.is_cuda and not sequences.on_host
         compiling = on_gpu and self.steps >= WORTH_COMPILING
-        self.engine = Engine(models, sequences, seeds, trainings, compiling=compiling)
-        self.progress = [Progress() for _ in models]
-        if states and all(path.exists() for path in states):
-            self.progress = restore_states(states, self.engine)
+        self.engine = Engine(
+            self.models, sequences, self.seeds, self.trainings, compiling=compiling
+        )
+        self.progress = [Progress() for _ in self.models]
+        if self.folders and all(folder.state.exists() for folder in self.folders):
+            self.progress = restore_states(self.folders, self.engine)
         self.step = self.progress[0].step
         self.before, self.began = self.progress[0].seconds, time.monotonic()
         self.saved, self.saving = self.began, 0.0  # time of the last save, and its duration
+        self.loggers = [loggers(folder) for folder in self.folders] or [[] for _ in self.models]
+        for folder in self.folders:
+            folder.state.parent.mkdir(parents=True, exist_ok=True)
 
     @property
     def seconds(self) -> float:
@@ -123,9 +119,12 @@ class _Session:
                 if interrupted.is_set():  # also after the last step, as other models may follow
                     self._save()
                     raise Interrupted(f"stopped after step {self.step} of {self.steps}")
+            self._write_histories()
         finally:
             self.watcher.finish()
             self.engine.write_back()
+            for logger in chain.from_iterable(self.loggers):
+                logger.finish()
 
     def _advance(self) -> None:
         """Run some steps of an epoch, and add up the terms of the models that go on."""
@@ -134,16 +133,16 @@ class _Session:
         sums = self.engine.advance(self.step + 1, count, self.steps)
         self._look_for_failures()
         self.step += count
-        going = self.going
-        for one in self.progress if going else ():
+        if not (going := self.going):
+            return
+        for one in self.progress:
             one.step = one.step if one.failed else self.step
         for place in going:
             total = self.progress[place].sums
             for name, value in sums[place].items():
                 total[name] = total.get(name, 0.0) + value
-        if going:
-            means = {name: total / count for name, total in sums[going[0]].items()}
-            self.watcher.step(self.step, summarise(self.models[going[0]], means))
+        means = {name: total / count for name, total in sums[going[0]].items()}
+        self.watcher.step(self.step, summarise(self.models[going[0]], means))
 
     def _end_epoch(self, going: Sequence[int]) -> None:
         """Record the epoch of the models that went on until its end; save if it is time to."""
@@ -164,7 +163,10 @@ class _Session:
         last = self.step == self.steps or not self.going
         if last or time.monotonic() - self.saved >= self.saving / SAVING:
             self._save()
-        self.on_epoch(self.progress)
+        self._write_histories()
+        for place in going:
+            for logger in self.loggers[place]:
+                logger.log(self.step, numbers(self.progress[place].history[-1]))
         first = going[0]
         self.watcher.epoch(summarise(self.models[first], self.progress[first].history[-1]))
 
@@ -189,9 +191,13 @@ class _Session:
         self._look_for_failures()
         for one in self.progress:
             one.seconds = seconds
-        save_states(self.states, self.progress, self.engine)
+        save_states(self.folders, self.progress, self.engine)
         self.saved = time.monotonic()
         self.saving = self.saved - start
+
+    def _write_histories(self) -> None:
+        for folder, one in zip(self.folders, self.progress, strict=False):
+            folder.write_records(one.history)
 
     def _look_for_failures(self) -> None:
         for place, why in self.engine.failures().items():
@@ -201,7 +207,9 @@ class _Session:
         one = self.progress[place]
         if not (one.failed or one.stopped):
             one.failed = why
-            self.on_failure(place, one)
+            if self.folders:
+                failure = {"failure": why, "epochs": len(one.history)}
+                write_json(self.folders[place].failure, failure)
 
 
 def epoch_record(
@@ -246,18 +254,19 @@ def _interrupts() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.getsignal(s) for s in signals]
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
     def ask(number: int, frame: object) -> None:
         event.set()
-        for s, handler in zip(signals, previous, strict=True):
-            signal.signal(s, handler)
+        restore()
 
-    for s in signals:
-        signal.signal(s, ask)
+    for number in previous:
+        signal.signal(number, ask)
     try:
         yield event
     finally:
-        for s, handler in zip(signals, previous, strict=True):
-            signal.signal(s, handler)
+        restore()

@@ -31,6 +31,11 @@ class Plan:
     def total(self) -> int:
         return self.weights + self.activations + self.data
 
+    def __add__(self, other: Plan) -> Plan:
+        """Return the bytes of two models that are trained on the same data."""
+        activations = self.activations + other.activations
+        return Plan(self.weights + other.weights, activations, self.data)
+
     def __str__(self) -> str:
         parts = f"weights and moments {_size(self.weights)}, activations {_size(self.activations)}"
         return f"{_size(self.total)} ({parts}, data {_size(self.data)})"
@@ -40,8 +45,8 @@ def plan(
     models: Sequence[GenerativeModel],
     sequences: SequenceSet,
     training: Training | Sequence[Training],
-) -> Plan:
-    """Return an upper estimate, from sizes alone.
+) -> list[Plan]:
+    """Return an upper estimate for each model, from sizes alone.
 
     Every weight has six copies: the model's, one to restart from, the stack's, one while a graph is
     captured, its gradient (or its bf16 copy) and the working memory of its update. Moments and, if
@@ -49,44 +54,34 @@ def plan(
     saves in a forward pass over tensors without values.
     """
     trainings = for_each(training, len(models))
-    weights = [
-        (6 + 3 * (one.clip is not None) + len(one.optimiser.MOMENTS)) * _bytes(m.parameters())
-        for m, one in zip(models, trainings, strict=True)
-    ]
-    tensors = [value for value in vars(sequences).values() if isinstance(value, Tensor)]
-    activations = sum(  # alike in models of one architecture
-        len(places) * _activations(models[places[0]], sequences, trainings[0].batch)
-        for places in by_architecture(models)
-    )
-    return Plan(sum(weights), int(_WORKING * activations), _bytes(tensors))
+    activations: dict[int, float] = {}
+    for places in by_architecture(models):  # in which activations are alike
+        saved = _activations(models[places[0]], sequences, trainings[0].batch)
+        activations |= dict.fromkeys(places, _WORKING * saved)
+    data = _bytes(value for value in vars(sequences).values() if isinstance(value, Tensor))
+    plans = []
+    for place, (model, one) in enumerate(zip(models, trainings, strict=True)):
+        copies = 6 + 3 * (one.clip is not None) + len(one.optimiser.MOMENTS)
+        plans.append(Plan(copies * _bytes(model.parameters()), int(activations[place]), data))
+    return plans
 
 
-def split(
-    models: Sequence[GenerativeModel],
-    sequences: SequenceSet,
-    training: Training | Sequence[Training],
-    free: int,
-    most: int | None = None,
-) -> list[list[int]]:
-    """Return the indices of the models of each part.
+def split(plans: Sequence[Plan], free: int, batch: int) -> list[list[int]]:
+    """Return the indices of the models of each part, which fits into ``free`` bytes with a margin.
 
-    Args:
-        free: bytes that a part may need, with a margin.
-        most: largest number of models of a part.
+    A model that does not fit alone is refused; the message names its ``batch``.
     """
-    trainings = for_each(training, len(models))
-    alone = [plan([m], sequences, one) for m, one in zip(models, trainings, strict=True)]
     room = int(USABLE * free)  # the data are allocated already
     parts: list[list[int]] = []
     used = 0
-    for place, one in enumerate(alone):
+    for place, one in enumerate(plans):
         needs = one.total - one.data
         if needs > room:
             raise BadInput(
                 f"a model needs {_size(needs)} beside its data, and {_size(free)} are free: take a "
-                f"smaller batch than {trainings[0].batch}, or smaller layers"
+                f"smaller batch than {batch}, or smaller layers"
             )
-        if not parts or used + needs > room or len(parts[-1]) == most:
+        if not parts or used + needs > room:
             parts.append([])
             used = 0
         parts[-1].append(place)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -15,16 +13,16 @@ import torch
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.device import free_memory
 from topocaps.errors import BadInput, NonFinite, check_seed, counted
-from topocaps.io import read_json, read_weights, write_atomically, write_json, write_weights
+from topocaps.io import read_json, read_weights, write_weights
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, build, check_values
 from topocaps.references import references
 from topocaps.training.loop import train
 from topocaps.training.memory import plan, split
 from topocaps.training.settings import Training, for_each
-from topocaps.training.store import Progress, RunFolder, step_of
+from topocaps.training.store import RunFolder, step_of
 from topocaps.training.validation import best_epoch
-from topocaps.training.watching import EpochLog, Watcher, on_terminal
+from topocaps.training.watching import Watcher, on_terminal
 
 LOOKED_AT = 16  # sequences, before training
 
@@ -121,8 +119,6 @@ def fit_together(
     together is trained one part after the other. A model that is no longer finite has a
     ``failure``, and the others go on. Each model has its own ``patience``, and its own best epoch.
     """
-    sequences = Sequences.of(sequences)
-    validation = None if validation is None else Sequences.of(validation)
     for name, each in (("seeds", seeds), ("outs", outs), ("settings", settings)):
         if each is not None and len(each) != len(models):
             raise BadInput(f"there are {counted(len(models), 'model')} and {len(each)} {name}")
@@ -131,6 +127,8 @@ def fit_together(
     trainings = for_each(training, len(models))
     if validation is None and any(one.patience for one in trainings):
         raise BadInput("patience is with the bound on validation sequences: give some")
+    sequences = Sequences.of(sequences)
+    validation = None if validation is None else Sequences.of(validation)
     for model in models:
         check(model, sequences)
         if validation is not None:
@@ -138,50 +136,60 @@ def fit_together(
     for seed in seeds:
         check_seed(seed)
     where = choose_device(device)
-    told: dict[str, Any] = {
-        "sequences": len(sequences),
-        "digest": sequences.digest(),
-        "device": describe_device(where),
-    }
+    told = {**_identity(sequences), "device": describe_device(where)}
     if validation is not None:
-        told["validation"] = {"sequences": len(validation), "digest": validation.digest()}
-    members = [
-        _Member(model, seed, trainings[n], None if outs is None else RunFolder(Path(outs[n])))
-        for n, (model, seed) in enumerate(zip(models, seeds, strict=True))
-    ]
-    for n, member in enumerate(members):
+        told["validation"] = _identity(validation)
+    folders = [None] * len(models) if outs is None else [RunFolder(Path(out)) for out in outs]
+    members = [_Member(*one) for one in zip(models, seeds, trainings, folders, strict=True)]
+    for member, given in zip(members, settings or [{}] * len(members), strict=True):
         if member.folder is not None:
-            config = member.model.config
-            own = {
-                "model": config,
-                **({} if config else {"networks": described(member.model)}),
-                "seed": member.seed,
-                "training": member.training.to_json(),
-                "products": member.training.precision.on(where).value,
-            }
-            member.folder.begin({**(settings[n] if settings else {}), **told, **own})
-    sequences = sequences.to(where)
-    validation = None if validation is None else validation.to(where)
-    watcher = watcher or on_terminal("training")
+            member.folder.begin({**given, **told, **member.settings(where)})
+    trainer = _Trainer(
+        sequences.to(where), None if validation is None else validation.to(where), where,
+        watcher or on_terminal("training"), say,
+    )  # fmt: skip
     with ExitStack() as held:
         for member in members:
             if member.folder is not None and not member.is_finished:
                 held.enter_context(member.folder.alone())
-        return _train_members(members, sequences, validation, where, watcher, say)
+        return trainer.runs(members)
+
+
+def _identity(sequences: SequenceSet) -> dict[str, Any]:
+    """What is recorded of the sequences of a run."""
+    return {"sequences": len(sequences), "digest": sequences.digest()}
 
 
 @dataclass(frozen=True, eq=False)
 class _Member:
+    """A model that is trained with others, and where its run is written."""
+
     model: GenerativeModel
     seed: int
     training: Training
     folder: RunFolder | None
+
+    def settings(self, device: torch.device) -> dict[str, Any]:
+        """What decides the run, apart from the sequences."""
+        config = self.model.config
+        return {
+            "model": config,
+            **({} if config else {"networks": described(self.model)}),
+            "seed": self.seed,
+            "training": self.training.to_json(),
+            "products": self.training.precision.on(device).value,
+        }
 
     @property
     def is_finished(self) -> bool:
         """Trained to the end, or as far as numbers were finite."""
         files = (self.folder.weights, self.folder.failure) if self.folder else ()
         return any(file.exists() for file in files)
+
+    @property
+    def step(self) -> int:
+        """The step that training goes on from."""
+        return 0 if self.folder is None else step_of(self.folder)
 
     def finished(self) -> Run:
         """The run that is in the folder already, wherever it was trained."""
@@ -194,127 +202,82 @@ class _Member:
         history = self.folder.records()
         return Run(self.model, history, history[-1]["seconds"], device, self.folder)
 
-    def write_history(self, progress: Progress) -> None:
-        if self.folder is not None:
-            lines = "".join(json.dumps(record) + "\n" for record in progress.history)
-            write_atomically(self.folder.history, lines)
 
+@dataclass(frozen=True)
+class _Trainer:
+    """Trains members on a device, in parts that fit into its memory."""
 
-def _by_step(members: Sequence[_Member]) -> dict[int, list[_Member]]:
-    """Members that can be trained together: those that stand at the same step."""
-    groups: dict[int, list[_Member]] = {}
-    for member in members:
-        step = 0 if member.folder is None else step_of(member.folder.state)
-        groups.setdefault(step, []).append(member)
-    return groups
+    sequences: SequenceSet
+    validation: SequenceSet | None
+    device: torch.device
+    watcher: Watcher
+    say: Callable[[str], None]
 
+    def runs(self, members: Sequence[_Member]) -> list[Run]:
+        """Train the unfinished members, and return all runs.
 
-def _train_members(
-    members: Sequence[_Member],
-    sequences: SequenceSet,
-    validation: SequenceSet | None,
-    where: torch.device,
-    watcher: Watcher,
-    say: Callable[[str], None],
-    most: int | None = None,
-) -> list[Run]:
-    """Train the unfinished members, in parts that fit into memory, and return all runs.
+        Members at the same step are trained together. If memory runs out although a part was
+        estimated to fit, its halves go on from their last states.
+        """
+        runs = {id(member): member.finished() for member in members if member.is_finished}
+        groups: dict[int, list[_Member]] = {}
+        for member in members:
+            if id(member) not in runs:
+                groups.setdefault(member.step, []).append(member)
+        for group in groups.values():
+            trainings = [member.training for member in group]
+            needs = plan([member.model for member in group], self.sequences, trainings)
+            for places in split(needs, free_memory(self.device), trainings[0].batch):
+                part, free = [group[n] for n in places], free_memory(self.device)
+                need = sum((needs[n] for n in places[1:]), needs[places[0]])
+                count = counted(len(part), "model")
+                self.say(f"{count} as one program: {need} of {free / 2**30:.0f} GB free")
+                trained = self._train(part)
+                if trained is None:
+                    half = -(-len(part) // 2)
+                    trained = self.runs(part[:half]) + self.runs(part[half:])
+                runs |= {id(member): run for member, run in zip(part, trained, strict=True)}
+        return [runs[id(member)] for member in members]
 
-    If memory runs out all the same, the members of the part go on from their last states, in parts
-    of at most half as many.
-
-    Args:
-        most: largest number of members of a part.
-    """
-    runs = {id(m): m.finished() for m in members if m.is_finished}
-    for group in _by_step([m for m in members if id(m) not in runs]).values():
-        gc.collect()  # frees earlier engines
-        free = free_memory(where)
-        models = [member.model for member in group]
-        for places in split(models, sequences, [m.training for m in group], free, most):
-            part = [group[n] for n in places]
-            needs = plan([m.model for m in part], sequences, [m.training for m in part])
-            say(f"{_count(part)} as one program: {needs} of {free / 2**30:.0f} GB free")
-            trained = _train_group(part, sequences, validation, where, watcher)
-            if trained is None:
-                half = -(-len(part) // 2)
-                trained = _train_members(
-                    part, sequences, validation, where, watcher, say, most=half
-                )
-            runs |= {id(member): run for member, run in zip(part, trained, strict=True)}
-    return [runs[id(member)] for member in members]
-
-
-def _train_group(
-    group: Sequence[_Member],
-    sequences: SequenceSet,
-    validation: SequenceSet | None,
-    where: torch.device,
-    watcher: Watcher,
-) -> list[Run] | None:
-    """Train members as one program; return None, with their models restored, if memory runs out."""
-
-    def on_epoch(progress: list[Progress]) -> None:
-        for member, one, log in zip(group, progress, logs, strict=True):
-            member.write_history(one)
-            if one.history and one.history[-1]["step"] == one.step:
-                log.write(one.history[-1])
-
-    def on_failure(place: int, one: Progress) -> None:
-        folder = group[place].folder
-        if folder is not None:
-            write_json(folder.failure, {"failure": one.failed, "epochs": len(one.history)})
-
-    logs = [EpochLog(member.folder) for member in group]
-    homes = [next(member.model.parameters()).device for member in group]
-    before = [
-        {name: value.detach().clone() for name, value in member.model.state_dict().items()}
-        for member in group
-    ]  # where they are: not yet on the device
-    progress: list[Progress] | None = None
-    gc.collect()  # what an earlier part held
-    with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        if where.type == "cuda":
-            torch.cuda.empty_cache()
+    def _train(self, part: Sequence[_Member]) -> list[Run] | None:
+        """Train members as one program; restore them and return None if memory runs out."""
+        homes = [next(member.model.parameters()).device for member in part]
+        before = [
+            {name: value.detach().clone() for name, value in member.model.state_dict().items()}
+            for member in part
+        ]  # where they are: not yet on the device
+        folders = [member.folder for member in part if member.folder is not None]
+        on_gpu = self.device.type == "cuda"
         try:
-            progress = train(
-                [member.model.to(where) for member in group],
-                sequences,
-                [member.training for member in group],
-                seeds=[member.seed for member in group],
-                states=[member.folder.state for member in group if member.folder is not None],
-                validation=validation,
-                watcher=watcher,
-                on_epoch=on_epoch,
-                on_failure=on_failure,
-            )
+            with torch.cuda.device(self.device) if on_gpu else nullcontext():
+                progress = train(
+                    [member.model.to(self.device) for member in part],
+                    self.sequences,
+                    [member.training for member in part],
+                    seeds=[member.seed for member in part],
+                    folders=folders,
+                    validation=self.validation,
+                    watcher=self.watcher,
+                )
         except torch.OutOfMemoryError:
-            if len(group) == 1:
-                raise BadInput(
-                    "there is not enough memory for one model: take a smaller batch"
-                ) from None
+            progress = None
         finally:
-            for member, home, log in zip(group, homes, logs, strict=True):
+            for member, home in zip(part, homes, strict=True):
                 member.model.to(home)
-                log.finish()
-    if progress is None:
-        for member, values in zip(group, before, strict=True):
-            member.model.load_state_dict(values)
-        return None
-    runs = []
-    for member, one in zip(group, progress, strict=True):
-        if member.folder is not None and one.failed:
-            member.write_history(one)
-        elif member.folder is not None:
-            member.write_history(one)
-            write_weights(member.folder.weights, member.model)
-        device = describe_device(where)
-        runs.append(Run(member.model, one.history, one.seconds, device, member.folder, one.failed))
-    return runs
-
-
-def _count(models: Sequence[object]) -> str:
-    return "1 model" if len(models) == 1 else f"{len(models)} models"
+        if progress is None:
+            if len(part) == 1:
+                raise BadInput("there is not enough memory for one model: take a smaller batch")
+            for member, values in zip(part, before, strict=True):
+                member.model.load_state_dict(values)
+            return None
+        device = describe_device(self.device)
+        for member, one in zip(part, progress, strict=True):
+            if member.folder is not None and not one.failed:
+                write_weights(member.folder.weights, member.model)
+        return [
+            Run(member.model, one.history, one.seconds, device, member.folder, one.failed)
+            for member, one in zip(part, progress, strict=True)
+        ]
 
 
 def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeModel:
@@ -333,21 +296,17 @@ def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeMod
 
 def check(model: GenerativeModel, sequences: SequenceSet) -> None:
     """Refuse, before anything is written, sequences that the model cannot be trained on."""
-    images = sequences.images
     first = next(sequences.batches(LOOKED_AT))
-    x, mask = first.x, first.mask
-    for parameter in model.parameters():
-        x = x.to(parameter.device)  # they meet on the device of the training
-        break
-    model.check(x, mask)
+    # they meet on the device of the training
+    model.check(first.x.to(next(model.parameters()).device), first.mask)
     wanted = model.frame_shape or sequences.frame_shape
     if tuple(sequences.frame_shape) != tuple(wanted):
         raise BadInput(
             f"these are sequences of frames {tuple(sequences.frame_shape)}, and the model's are "
             f"{tuple(wanted)}: single images are sequences of one, x[:, None]"
         )
-    if images.is_floating_point():
-        check_values(images, model.likelihood)
+    if sequences.images.is_floating_point():
+        check_values(sequences.images, model.likelihood)
 
 
 def choose_device(device: str) -> torch.device:

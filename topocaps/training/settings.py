@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import multiplies_bf16
-from topocaps.errors import BadInput, non_negative, one_of, whole_number
+from topocaps.errors import BadInput, non_negative, one_of, positive, whole_number
 
 
 class Precision(StrEnum):
@@ -63,7 +63,7 @@ class Sgd:
     MOMENTS: ClassVar = ("momentum_buffer",)  # PyTorch's names
 
     def __post_init__(self) -> None:
-        _check_lr(self.lr)
+        positive("lr", self.lr)
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
             raise BadInput(f"momentum must be a number in [0, 1), not {self.momentum!r}")
 
@@ -92,7 +92,7 @@ class Adam:
     EPSILON: ClassVar = 1e-8
 
     def __post_init__(self) -> None:
-        _check_lr(self.lr)
+        positive("lr", self.lr)
         betas = tuple(self.betas) if isinstance(self.betas, tuple | list) else ()
         if len(betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
             raise BadInput(f"betas must be two numbers in [0, 1), not {self.betas!r}")
@@ -125,11 +125,6 @@ def _with_lr(groups: Iterable[list[nn.Parameter]], lr: float) -> list[dict[str, 
         value = torch.tensor(lr, device=device) if device.type == "cuda" else lr
         options.append({"params": parameters, "lr": value})
     return options
-
-
-def _check_lr(lr: float) -> None:
-    if not (isinstance(lr, int | float) and 0 < lr < math.inf):
-        raise BadInput(f"lr must be a number above 0, not {lr!r}")
 
 
 @dataclass(frozen=True)

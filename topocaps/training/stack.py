@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from importlib.util import find_spec
 
@@ -111,36 +110,11 @@ def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
     )
 
 
-class Randomness(ABC):
-    """Random numbers for a stack. Those of a member depend on its seed alone.
+class HostRandomness:
+    """Random numbers of generators: two for each member of a stack, for sequences and for noise.
 
-    If there are several members, they are the first axis of the numbers.
-    """
-
-    @abstractmethod
-    def begin(self, step: Tensor) -> None:
-        """Set the number of the step. It is called before the step draws numbers."""
-
-    @abstractmethod
-    def uniform(self, *shape: int) -> Tensor:
-        """Return uniform numbers in [0, 1)."""
-
-    @abstractmethod
-    def normal(self, *shape: int) -> Tensor:
-        """Return standard normal numbers."""
-
-    @abstractmethod
-    def state(self, member: int) -> Tensor:
-        """Return the state from which a member's numbers continue."""
-
-    @abstractmethod
-    def restore(self, member: int, state: Tensor) -> None: ...
-
-
-class HostRandomness(Randomness):
-    """Two generators for each member, for sequences and for noise.
-
-    Models of one seed see the same sequences, whatever amount of noise each of them draws.
+    The numbers of a member depend on its seed alone. Models of one seed see the same sequences,
+    whatever amount of noise each of them draws.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
@@ -148,16 +122,24 @@ class HostRandomness(Randomness):
         # generators of the CPU use only 32 bits of a seed, so the two seeds differ in those
         self.noise = [torch.Generator(device).manual_seed(seed ^ 0x9E3779B9) for seed in seeds]
 
-    def begin(self, step: Tensor) -> None:
-        pass
+    def draw(
+        self, step: Tensor, uniform: Sequence[int], normal: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the numbers of a step; those of several members are stacked.
 
-    def uniform(self, *shape: int) -> Tensor:
-        return self._join([torch.rand(shape, generator=g, device=g.device) for g in self.sequences])
-
-    def normal(self, *shape: int) -> Tensor:
-        return self._join([torch.randn(shape, generator=g, device=g.device) for g in self.noise])
+        Args:
+            uniform: shape of the uniform numbers in [0, 1), which choose sequences.
+            normal: shapes of the standard normal numbers, which are noise.
+        """
+        chosen = [torch.rand(*uniform, generator=g, device=g.device) for g in self.sequences]
+        noise = [
+            [torch.randn(*shape, generator=g, device=g.device) for g in self.noise]
+            for shape in normal
+        ]
+        return self._join(chosen), [self._join(parts) for parts in noise]
 
     def state(self, member: int) -> Tensor:
+        """Return the state from which a member's numbers continue."""
         return torch.stack([self.sequences[member].get_state(), self.noise[member].get_state()])
 
     def restore(self, member: int, state: Tensor) -> None:
@@ -170,28 +152,25 @@ class HostRandomness(Randomness):
         return parts[0] if len(parts) == 1 else torch.stack(parts)
 
 
-class DeviceRandomness(Randomness):
-    """Random numbers on a GPU that are functions of seed, step and position, without a state."""
+class DeviceRandomness:
+    """Random numbers on a GPU that are functions of seed, step and position.
+
+    It has the methods of `HostRandomness`.
+    """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds = torch.tensor(list(seeds), dtype=torch.int64, device=device)
 
-    def begin(self, step: Tensor) -> None:
-        self._step, self._stream = step, 0
-
-    def uniform(self, *shape: int) -> Tensor:
-        return self._draw(shape, normal=False)
-
-    def normal(self, *shape: int) -> Tensor:
-        return self._draw(shape, normal=True)
-
-    def _draw(self, shape: Sequence[int], normal: bool) -> Tensor:
+    def draw(
+        self, step: Tensor, uniform: Sequence[int], normal: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, list[Tensor]]:
         from topocaps.training import kernels  # needs a GPU and Triton
 
-        self._stream += 1
-        whole = (len(self.seeds), *shape)
-        drawn = kernels.random(whole, self.seeds, self._step, self._stream - 1, normal)
-        return drawn if len(self.seeds) > 1 else drawn[0]
+        members, drawn = len(self.seeds), []
+        for stream, shape in enumerate((uniform, *normal)):
+            value = kernels.random((members, *shape), self.seeds, step, stream, normal=stream > 0)
+            drawn.append(value if members > 1 else value[0])
+        return drawn[0], drawn[1:]
 
     def state(self, member: int) -> Tensor:
         return self.seeds[member]
@@ -200,10 +179,13 @@ class DeviceRandomness(Randomness):
         self.seeds[member] = state
 
 
+Randomness = HostRandomness | DeviceRandomness
+
+
 def randomness(seeds: Sequence[int], device: torch.device) -> Randomness:
     """Return counted random numbers on a GPU with Triton, else numbers from generators."""
     counted = device.type == "cuda" and find_spec("triton") is not None
-    return (DeviceRandomness if counted else HostRandomness)(seeds, device)
+    return DeviceRandomness(seeds, device) if counted else HostRandomness(seeds, device)
 
 
 def _set(module: nn.Module, name: str, value: Tensor) -> None:

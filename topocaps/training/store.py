@@ -15,11 +15,10 @@ from typing import Any
 import numpy
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from topocaps.errors import BadInput
-from topocaps.io import make_folder, read_json, write_atomically, write_json
+from topocaps.io import make_folder, read_json, write_atomically, write_json, write_tensors
 from topocaps.training.engine import Engine
 from topocaps.training.migration import migrated
 from topocaps.version import __version__
@@ -73,11 +72,15 @@ class RunFolder:
             raise BadInput(f"{self.history} has no record of any epoch")
         return records
 
+    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write the record of every epoch."""
+        write_atomically(self.history, "".join(json.dumps(record) + "\n" for record in records))
+
     def begin(self, settings: dict[str, Any]) -> None:
         """Create the folder; if it exists, check that it holds a run of the same settings."""
         # through JSON, so that the settings compare equal to those that were written
         settings = json.loads(json.dumps({"schema": SCHEMA, **settings}))
-        make_folder(self.state.parent)
+        make_folder(self.path)
         if not self.recipe.exists():
             versions = {
                 "topocaps": __version__,
@@ -120,7 +123,6 @@ class RunFolder:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the paths at which two dictionaries differ, with both values."""
     """Return the key, the old and the new value of all settings that differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         found = []
@@ -143,25 +145,22 @@ class Progress:
     best: dict[str, Tensor] = field(default_factory=dict)  #: weights of the best epoch, if kept
 
 
-def save_states(paths: Sequence[Path], progress: Sequence[Progress], engine: Engine) -> None:
-    """Write a file for each model, from which it can resume alone or with others.
+def save_states(folders: Sequence[RunFolder], progress: Sequence[Progress], engine: Engine) -> None:
+    """Write the state of each model that has a folder; from it, it can resume alone or with others.
 
     A model that has failed keeps its last state.
     """
-    for place, (path, one) in enumerate(zip(paths, progress, strict=False)):
+    for place, (folder, one) in enumerate(zip(folders, progress, strict=False)):
         if not one.failed:
             plain = dict(vars(one))
             best = {f"{_BEST}{name}": value for name, value in plain.pop("best").items()}
-            # clones: safetensors refuses the shared memory of networks that share a module
-            tensors = {
-                name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for name, value in (engine.state(place) | best).items()
-            }
-            write_atomically(path, save(tensors, metadata={"progress": json.dumps(plain)}))
+            metadata = {"progress": json.dumps(plain)}
+            write_tensors(folder.state, engine.state(place) | best, metadata)
 
 
-def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
+def restore_states(folders: Sequence[RunFolder], engine: Engine) -> list[Progress]:
     """Restore the state of every model, and return how far each has come."""
+    paths = [folder.state for folder in folders]
     states = [_read(path) for path in paths]
     progress = [one for one, _ in states]
     if len({one.step for one in progress}) > 1:
@@ -177,9 +176,9 @@ def restore_states(paths: Sequence[Path], engine: Engine) -> list[Progress]:
     return progress
 
 
-def step_of(path: Path) -> int:
-    """Return the step after which a state was saved; 0 if there is none."""
-    return _read(path)[0].step if path.exists() else 0
+def step_of(folder: RunFolder) -> int:
+    """Return the step after which the state of a run was saved; 0 if there is none."""
+    return _read(folder.state)[0].step if folder.state.exists() else 0
 
 
 def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:

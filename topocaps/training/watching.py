@@ -42,20 +42,10 @@ class Logger(Protocol):
 LOGGERS: list[Callable[[RunFolder], Logger | None]] = []
 
 
-class EpochLog:
-    """The loggers of one run. A run without a folder has none."""
-
-    def __init__(self, folder: RunFolder | None) -> None:
-        made = [] if folder is None else [make(folder) for make in LOGGERS]
-        self._loggers = [logger for logger in made if logger is not None]
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        for logger in self._loggers:
-            logger.log(record["step"], numbers(record))
-
-    def finish(self) -> None:
-        for logger in self._loggers:
-            logger.finish()
+def loggers(folder: RunFolder) -> list[Logger]:
+    """Return the loggers of a run."""
+    made = [make(folder) for make in LOGGERS]
+    return [logger for logger in made if logger is not None]
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput, counted, whole_number
 
 Stored = NDArray[Any] | Tensor
 
@@ -212,7 +212,8 @@ def check_alike(first: Tensor, name: str, x: Tensor, other: str) -> None:
         )
     if pictures and one != two:
         raise BadInput(
-            f"{name} has {one[0]} channels and {other} {two[0]}: say grey=True or grey=False"
+            f"{name} has {counted(one[0], 'channel')} and {other} {two[0]}: say grey=True or "
+            "grey=False"
         )
     if one != two:
         raise BadInput(f"{name} has frames of {one} and {other} of {two}: make them the same")

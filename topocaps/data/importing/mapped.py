@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -78,10 +77,6 @@ class MappedSequences(SequenceSet):
     def frame_shape(self) -> tuple[int, ...]:
         return tuple(self.images.shape[1:])
 
-    @property
-    def fewest(self) -> int:
-        return len(self)
-
     def choose(self, uniform: Tensor) -> Tensor:  # … 2 -> … 2
         clip, window = uniform.double().unbind(-1)
         if self.scripts is not None:
@@ -99,30 +94,21 @@ class MappedSequences(SequenceSet):
         return Batch(bytes_to_unit(x), None)
 
     def fixed(self) -> Tensor:
-        return self._scripts_at(torch.arange(len(self)))
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        for first in range(0, len(self), size):
-            yield self.show(self._scripts_at(torch.arange(first, min(first + size, len(self)))))
-
-    def _scripts_at(self, index: Tensor) -> Tensor:
         if self.scripts is not None:
-            return self.scripts[index.to(self.scripts.device)]
-        each = self.windows_per_clip
-        return torch.stack([index // each, index % each * self.stride], -1)
+            return self.scripts
+        start = torch.arange(self.windows_per_clip) * self.stride
+        return torch.cartesian_prod(torch.arange(self.clips), start)
 
     def balanced(self, each: int | None, seed: int) -> MappedSequences:
         if each is None or each >= len(self):
             return self
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(len(self), generator=generator)[:each]
-        return replace(self, scripts=self._scripts_at(chosen).to(self.images.device))
+        return replace(self, scripts=self.fixed()[chosen].to(self.images.device))
 
     def of_clips(self, clips: Tensor) -> MappedSequences:
         """Return all windows of these clips."""
-        start = torch.arange(self.windows_per_clip) * self.stride
-        pairs = torch.broadcast_tensors(clips[:, None], start)
-        scripts = torch.stack(pairs, -1).flatten(0, 1)
+        scripts = self.fixed().unflatten(0, (self.clips, -1))[clips].flatten(0, 1)
         return replace(self, scripts=scripts.to(self.images.device))
 
     def nonfinite_clip(self) -> int | None:

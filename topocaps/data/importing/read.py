@@ -27,8 +27,8 @@ from topocaps.data.importing.frames import (
 )
 from topocaps.data.importing.mapped import MappedSequences
 from topocaps.data.importing.split import ClipName, Imported, Windows
-from topocaps.data.moving_images import MovingImages, moving_images
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.data.transforms import MovingImages, moving_images
 from topocaps.errors import BadInput
 
 LARGE = 2**30  #: bytes; mapped arrays that would be larger in memory stay in their files
@@ -169,20 +169,15 @@ class _Reader:
             )
         (kind,) = kinds
         paths = by_kind[kind]
-        loaders: dict[Path, Callable[[], Tensor]]
-        if kind != "pictures":
-            loaders = {path: partial(files.read_clip, path, self.look) for path in paths}
-        elif self.windows.frames is None and all(path.parent == folder for path in paths):
-            loaders = {path: partial(files.read_picture, path, self.look) for path in paths}
-        else:
-            by_folder: dict[Path, list[Path]] = {}
-            for path in paths:
-                by_folder.setdefault(path.parent, []).append(path)
-            loaders = {
-                parent: partial(files.read_pictures, pictures, self.look)
-                for parent, pictures in by_folder.items()
-            }
-        clips = [_Clip(str(path), load) for path, load in loaders.items()]
+        read: Callable[[Any, Look], Tensor] = files.read_clip
+        sources: dict[Path, Any] = {path: path for path in paths}
+        if kind == "pictures":
+            read = files.read_picture
+            if self.windows.frames is not None or any(path.parent != folder for path in paths):
+                read, sources = files.read_pictures, {}
+                for path in paths:
+                    sources.setdefault(path.parent, []).append(path)
+        clips = [_Clip(str(path), partial(read, one, self.look)) for path, one in sources.items()]
         imported = self.clips(clips, f"folder of {kind}")
         imported.summary["left_aside"] = [str(file) for file in others]
         return imported

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from topocaps.data.importing.mapped import MappedSequences
-from topocaps.data.moving_images import MovingImages
 from topocaps.data.sequences import Sequences, SequenceSet
+from topocaps.data.transforms import MovingImages
 from topocaps.errors import BadInput, check_seed, counted, whole_number
 
 ClipName = Callable[[int], str]  # of an index: an array may have millions of clips
@@ -46,16 +46,16 @@ class Windows:
         if self.frames is None:
             other = next((n for n, length in enumerate(lengths) if length != lengths[0]), None)
             if other is not None:
-                fewest = min(lengths[0], lengths[other])
                 raise BadInput(
-                    f"{named(0)} has {lengths[0]} frames and {named(other)} {lengths[other]}: say "
-                    f"how many frames= to cut all into, such as frames={fewest}"
+                    f"{named(0)} has {counted(lengths[0], 'frame')} and {named(other)} "
+                    f"{lengths[other]}: say how many frames= to cut all into, such as "
+                    f"frames={min(lengths)}"
                 )
             return []
         short = [n for n, length in enumerate(lengths) if length < self.frames]
         if short and (not skip_bad or len(short) == len(lengths)):
             raise BadInput(
-                f"{named(short[0])} has {lengths[short[0]]} frames, fewer than frames="
+                f"{named(short[0])} has {counted(lengths[short[0]], 'frame')}, fewer than frames="
                 f"{self.frames}: take fewer"
             )
         return short

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.metrics import evaluate
-from topocaps.metrics.ring_traversal import RingTraversal
+from topocaps.metrics.decoded_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill, spread, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures

@@ -20,8 +20,7 @@ from topocaps.errors import BadInput
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
 from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
-from topocaps.metrics.rolled_traversal import Traversal, traversal
-from topocaps.metrics.traversal_plan import TraversalOptions
+from topocaps.metrics.rolled_traversal import Traversal, TraversalOptions, traversal
 from topocaps.metrics.visible_frames import Fill, visible_gains
 from topocaps.models.evidence import frame_bound
 from topocaps.models.sequence import SequenceModel
