@@ -11,7 +11,7 @@ from torch import nn
 
 import topocaps as tc
 from topocaps.models.networks import Fan, Linear, Norm
-from topocaps.papers.judging import Distance
+from topocaps.papers.judging import distance
 from topocaps.papers.page import _in_two_groups
 from topocaps.papers.recipes import RECIPES, editions, find
 from topocaps.papers.results import Results
@@ -255,14 +255,13 @@ def test_the_distance_of_a_table_is_in_units_of_the_larger_spread(tmp_path):
         Quantity(("log_px_paper",), "", 1),
         Quantity(("equivariance_error",), "", 0),
     )
-    distance = Distance((recipe,), numbers)
-    assert distance.of(results) is None
+    assert distance(results, (recipe,), numbers) is None
     for seed, (likelihood, error) in enumerate(
         ((-187.7, 3139.6), (-185.7, 3149.6), (-183.7, 3159.6))
     ):
         found = {"log_px_paper": likelihood, "equivariance_error": error}
         results.keep(recipe, seed, COMMON | found)
-    mean, count = distance.of(results)  # |−185.7 + 184.7| / 2 and 0 / 20.8
+    mean, count = distance(results, (recipe,), numbers)  # |−185.7 + 184.7| / 2 and 0 / 20.8
     assert mean == pytest.approx(0.25) and count == 2
 
 

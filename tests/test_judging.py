@@ -89,7 +89,7 @@ def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
     for trained, verdict in (([400, 410], "holds"), ([500, 510], "does not hold")):
         for seed, error in enumerate(trained):
             numbers = {"equivariance_error": error, "untrained": {"equivariance_error": 450 + seed}}
-            results.keep(learned.these[0], seed, COMMON | numbers)
+            results.keep(learned.recipes[0], seed, COMMON | numbers)
         line = judged(results, learned)
         assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")
 

@@ -13,7 +13,7 @@ from topocaps.models import GenerativeModel, family
 from topocaps.models.base import FAMILIES
 from topocaps.models.evidence import kl_to_standard_normal
 from topocaps.study.data import DATA, Splits
-from topocaps.study.evaluation.base import EVALUATIONS, BoundEvaluation
+from topocaps.study.evaluation.base import EVALUATIONS, Evaluation
 from topocaps.study.fingerprint import stable
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import FAMILIES as FAMILIES_OF_RECIPES
@@ -230,7 +230,7 @@ def test_its_recipe_trains_is_evaluated_and_reported_and_survives_json(tmp_path,
 
 
 def test_a_metric_of_its_own_is_measured_and_reported(tmp_path, with_recipes, monkeypatch):
-    class LinesEvaluation(BoundEvaluation):
+    class LinesEvaluation(Evaluation):
         def measure(self, model, untrained, splits, recipe, device):
             found = super().measure(model, untrained, splits, recipe, device)
             return found | {"rank": float(torch.linalg.matrix_rank(model.decoder.weight))}

@@ -9,24 +9,23 @@ from test_results import COMMON
 
 import topocaps as tc
 from topocaps.metrics.rolled_traversal import Traversal
-from topocaps.metrics.visible_frames import distances, gain_by_distance
+from topocaps.metrics.visible_frames import distances, gain_by_distance, visible_gains
 from topocaps.models.evidence import frame_bound, joint_bound
 from topocaps.models.likelihoods import Likelihood
 from topocaps.papers.page import _cell, write_page
-from topocaps.papers.predictions import draw_predicted
+from topocaps.papers.pictures import draw_predicted
 from topocaps.papers.quantities import predictions
 from topocaps.papers.recipes import RECIPES, find
 from topocaps.papers.reproduce import named
 from topocaps.papers.reproduce import reproduce as run_tables
 from topocaps.papers.results import Results
-from topocaps.papers.rolling_tables import GROUPS, ROLLING_TABLES
-from topocaps.papers.tables import TABLES
+from topocaps.papers.rolling_tables import ROLLING_TABLES
+from topocaps.papers.tables import GROUPS, TABLES
 from topocaps.study import figures, rolling_figures
 from topocaps.study.data import Letters, Splits
 from topocaps.study.evaluation import evaluation_of
-from topocaps.study.evaluation.bounds import bound_of
+from topocaps.study.evaluation.shared import bound_of
 from topocaps.study.evaluation.topographic import tightest_bound
-from topocaps.study.evaluation.visible import visible_gains
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import Recipe
@@ -235,7 +234,7 @@ def test_groups_are_tables():
     assert named(["letters"]) == [["letters-models"], ["letters-settings"], ["letters-speeds"]]
     small = {"rolling-small", "rolling-digits-small", "rolling-unseen-small"}
     alone = small | {"letters-few", "letters-arc"}
-    assert set().union(*GROUPS.values()) | alone == set(ROLLING_TABLES)
+    assert {*GROUPS["rolling"], *GROUPS["letters"]} | alone == set(ROLLING_TABLES)
 
 
 @pytest.mark.parametrize("name", ROLLING_TABLES)
@@ -298,7 +297,7 @@ def test_settings_change_one_thing_each():
 
 
 def test_models_of_a_table_train_one_by_one_and_their_predictions_are_drawn(monkeypatch, tmp_path):
-    for module in ("topographic", "rolling", "bounds"):
+    for module in ("topographic", "rolling", "shared"):
         monkeypatch.setattr(f"topocaps.study.evaluation.{module}.MEASURED", 4)
     monkeypatch.setattr("topocaps.study.data.SOME", 2)
     monkeypatch.setattr("topocaps.study.evaluation.topographic.SOME", 2)

@@ -10,7 +10,7 @@ import topocaps as tc
 from topocaps.data.mnist_files import Digits
 from topocaps.metrics import accuracy_by_labels, fit_probe, pooled, specialisation
 from topocaps.metrics.probes import refitted_accuracies, whitened_accuracies
-from topocaps.study.evaluation import moving_digits
+from topocaps.study.evaluation import digits
 
 
 def blobs(count, apart=2.0, classes=4, features=6):
@@ -163,12 +163,12 @@ def test_digits_are_probed_from_their_own_sequences(monkeypatch):
         images[:, :, :10] = 60
         return Digits(images, classes.to(torch.uint8))
 
-    monkeypatch.setattr(moving_digits, "digits", lambda folder: (some(60), some(40)))
-    monkeypatch.setattr(moving_digits, "LABELLED", 30)
+    monkeypatch.setattr(digits, "digits", lambda folder: (some(60), some(40)))
+    monkeypatch.setattr(digits, "LABELLED", 30)
     topography = tc.Topography(2, (18,), window=3)
     model = tc.TopographicVAE.mlp(frame_shape=(3, 28, 28), topography=topography, hidden=(20,))
-    found = moving_digits.probe_digits(
-        lambda x: moving_digits.of_codes(model.encode(x)[:, 0]), torch.device("cpu"), None
+    found = digits.probe_digits(
+        lambda x: digits.of_codes(model.encode(x)[:, 0]), torch.device("cpu"), None
     )
     assert found.keys() == {"t", "pooled", "power", "pixels"} and list(found["t"]) == ["10", "30"]
     assert found["t"]["30"] > 0.7

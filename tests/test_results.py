@@ -13,7 +13,7 @@ import torch
 import topocaps as tc
 from topocaps.papers.page import draw, write_page
 from topocaps.papers.recipes import RECIPES, find
-from topocaps.papers.reproduce import named, names, recipes_of
+from topocaps.papers.reproduce import named, names, table_of
 from topocaps.papers.reproduce import reproduce as run_tables
 from topocaps.papers.results import Results
 from topocaps.papers.tables import TABLES
@@ -105,7 +105,9 @@ def test_tables_that_are_named_together_are_trained_together(small, tmp_path, mo
     assert [line for line in said if "to run" in line] == [
         "table2: 0 results stored, 2 to run", "table5: 0 results stored, 2 to run",
     ]  # fmt: skip
-    found = [Results(where[0]).of(r) for name in ("table2", "table5") for r in recipes_of(name)]
+    found = [
+        Results(where[0]).of(r) for name in ("table2", "table5") for r in table_of(name).recipes
+    ]
     assert [one["together"] for (one,) in found] == [3, 3, 3, 3]  # one of them is in both tables
 
 
@@ -399,7 +401,7 @@ def test_the_strongest_image_of_a_site_is_found_over_all_batches():
 
 def test_everything_that_can_be_reproduced_has_recipes():
     for name in names():
-        assert recipes_of(name) and all(r.name in RECIPES for r in recipes_of(name))
+        assert table_of(name).recipes and all(r.name in RECIPES for r in table_of(name).recipes)
 
 
 def test_what_stands_still_has_no_traversals_to_keep():

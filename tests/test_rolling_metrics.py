@@ -18,7 +18,7 @@ from topocaps.metrics.visible_frames import (
     visible_masks,
 )
 from topocaps.models.evidence import log_weights
-from topocaps.study import rolling_figures
+from topocaps.study import figures
 
 MOTIONS = {"known": Known(1), "direction": Unknown((-1, 1)), "grouped": GROUPED}
 every_motion = pytest.mark.parametrize("motion", MOTIONS.values(), ids=MOTIONS.keys())
@@ -271,7 +271,7 @@ def test_the_figure_has_a_row_of_the_input_and_a_row_of_rolled_frames():
     figure = tc.traverse(model, x, mask=some(2, 0, 1)).figure()
     assert len(figure.axes) == 2
     picture = np.asarray(figure.axes[0].images[0].get_array())
-    down, across = (size + rolling_figures.GAP for size in FRAME[1:])
+    down, across = (size + figures.GAP for size in FRAME[1:])
     assert picture.shape == (2 * down, 5 * across)
 
     def cell(row, column):

@@ -11,7 +11,7 @@ from topocaps.metrics.visible_frames import gains_by_visible, moving_by_speed, s
 from topocaps.models.likelihoods import Likelihood
 from topocaps.papers.quantities import predictions
 from topocaps.papers.tables import TABLES
-from topocaps.study.evaluation.visible import visible_rows
+from topocaps.study.evaluation.shared import visible_rows
 
 BERNOULLI = Likelihood.BERNOULLI
 CLOSED = 11  # frames, a prime number: whatever moves shows all of them

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import topocaps as tc
 from topocaps.metrics import evaluation, visible_frames
 from topocaps.metrics.visible_frames import equal_frames, is_new, spread
-from topocaps.study.evaluation.bounds import bound_of
+from topocaps.study.evaluation.shared import bound_of
 
 
 def test_distances_are_round_the_end_if_capsules_are_rings_or_time_is_closed():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
@@ -34,14 +34,29 @@ class Verdict:
     verdict: str | None  #: None while runs are missing
 
 
+class Side(NamedTuple):
+    """A number of a model, and its values of all seeds."""
+
+    recipe: BaseRecipe
+    number: Quantity
+    values: Sequence[float]
+
+    @property
+    def mean(self) -> str:
+        return self.number.write(statistics.mean(self.values))
+
+
 @dataclass(frozen=True)
 class Better:
-    """``this`` has better numbers than ``that``: all of them, some, or none."""
+    """``this`` has better numbers than ``that``: all of them, some, or none.
+
+    A pair is a number of ``this`` and the other number, of ``that``, which it exceeds.
+    """
 
     text: str
     this: BaseRecipe
     that: BaseRecipe
-    higher: tuple[Quantity, ...] = ()
+    higher: tuple[Quantity | tuple[Quantity, Quantity], ...] = ()
     lower: tuple[Quantity, ...] = ()
 
     @property
@@ -49,88 +64,61 @@ class Better:
         return self.this, self.that
 
     def judge(self, measured: Measured) -> Verdict:
-        sides = (
-            ((self.this, number), (self.that, number), number in self.higher)
-            for number in (*self.higher, *self.lower)
-        )
-        return _compared(measured, sides, "{0.label} {1} against {3}")
+        shown, good = [], []
+        for number in (*self.higher, *self.lower):
+            first, second = number if isinstance(number, tuple) else (number, number)
+            this = Side(self.this, first, measured(self.this, first))
+            that = Side(self.that, second, measured(self.that, second))
+            if not this.values or not that.values:
+                return Verdict("", None)
+            more, less = (this, that) if number in self.higher else (that, this)
+            good.append(_is_more(measured, more, less))
+            of_other = f"{second.label} " if isinstance(number, tuple) else ""
+            shown.append(f"{first.label} {this.mean} against {of_other}{that.mean}")
+        return Verdict("; ".join(shown), _verdict(good))
 
 
 @dataclass(frozen=True)
 class Best:
-    """One model has the highest, or the lowest, value of a number among several."""
+    """The first model has the highest, or the lowest, value of a number among several."""
 
     text: str
-    this: BaseRecipe
-    others: tuple[BaseRecipe, ...]
-    higher: Quantity | None = None
-    lower: Quantity | None = None
-
-    @property
-    def recipes(self) -> tuple[BaseRecipe, ...]:
-        return self.this, *self.others
+    recipes: tuple[BaseRecipe, ...]
+    number: Quantity
+    lowest: bool = False
 
     def judge(self, measured: Measured) -> Verdict:
-        number = self.higher or self.lower
-        assert number is not None
-        this, *others = ((recipe, number, measured(recipe, number)) for recipe in self.recipes)
-        if not all(values for _, _, values in (this, *others)):
+        sides = [Side(one, self.number, measured(one, self.number)) for one in self.recipes]
+        if not all(side.values for side in sides):
             return Verdict("", None)
-        sides = [(this, other) if self.higher else (other, this) for other in others]
-        told = ", ".join(
-            f"{recipe.name.split('/')[-1]} {number.write(statistics.mean(values))}"
-            for recipe, _, values in (this, *others)
-        )
+        this, *others = sides
+        pairs = [(other, this) if self.lowest else (this, other) for other in others]
+        told = ", ".join(f"{side.recipe.name.split('/')[-1]} {side.mean}" for side in sides)
         return Verdict(
-            f"{number.label}: {told}",
-            _verdict([_is_more(measured, more, less) for more, less in sides]),
+            f"{self.number.label}: {told}",
+            _verdict([_is_more(measured, more, less) for more, less in pairs]),
         )
-
-
-@dataclass(frozen=True)
-class Above:
-    """Numbers of a model are higher than others of the same model, or of ``that``."""
-
-    text: str
-    this: BaseRecipe
-    pairs: tuple[tuple[Quantity, Quantity], ...]
-    that: BaseRecipe | None = None
-
-    @property
-    def recipes(self) -> tuple[BaseRecipe, ...]:
-        return self.this, self.that or self.this
-
-    def judge(self, measured: Measured) -> Verdict:
-        sides = (
-            ((self.this, number), (self.recipes[1], other), True) for number, other in self.pairs
-        )
-        return _compared(measured, sides, "{0.label} {1} against {2.label} {3}")
 
 
 @dataclass(frozen=True)
 class Within:
-    """Numbers of models are between ``least`` and ``most``: all of them, some, or none."""
+    """Numbers of models are at least ``least``: all of them, some, or none."""
 
     text: str
-    these: tuple[BaseRecipe, ...]
+    recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
-    least: float = -math.inf
-    most: float = math.inf
+    least: float
     control: bool = False  #: whether the values of the untrained models are shown too
-
-    @property
-    def recipes(self) -> tuple[BaseRecipe, ...]:
-        return self.these
 
     def judge(self, measured: Measured) -> Verdict:
         shown, inside = [], []
-        for recipe in self.these:
+        for recipe in self.recipes:
             for number in self.numbers:
                 values = measured(recipe, number)
                 if not values:
                     return Verdict("", None)
-                inside += [self.least <= value <= self.most for value in values]
-                is_named = len(self.these) > 1 and number is self.numbers[0]
+                inside += [value >= self.least for value in values]
+                is_named = len(self.recipes) > 1 and number is self.numbers[0]
                 whose = f"{recipe.name.split('/')[-1]}: " if is_named else ""
                 told = ", ".join(map(number.write, values))
                 if self.control and (before := measured(recipe, number.untrained)):
@@ -144,83 +132,68 @@ class Learned:
     """Numbers of models are better than before their first step: of all models, some, or none."""
 
     text: str
-    these: tuple[BaseRecipe, ...]
+    recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
     lower: bool = False
-    why: str = ""
-
-    @property
-    def recipes(self) -> tuple[BaseRecipe, ...]:
-        return self.these
+    why: str = ""  #: what explains numbers that are not better
 
     def judge(self, measured: Measured) -> Verdict:
         told = [self._judge(measured, number) for number in self.numbers]
         good = [is_better for _, found in told for is_better in found]
-        return Verdict("; ".join(text for text, _ in told), _verdict(good) if good else None)
+        verdict = _verdict(good) if good else None
+        because = f". {self.why}" if verdict in (DOES_NOT, IN_PART) else ""
+        return Verdict("; ".join(text for text, _ in told) + because, verdict)
 
     def _judge(self, measured: Measured, number: Quantity) -> tuple[str, list[bool | None]]:
         """Return a sentence on one number, and for every model whether training improved it."""
-        before = number.untrained
         shown, good = [], []
-        for recipe in self.these:
-            after, control = measured(recipe, number), measured(recipe, before)
-            if after and control:
-                sides = (recipe, number, after), (recipe, before, control)
-                more, less = sides[::-1] if self.lower else sides
+        for recipe in self.recipes:
+            after, before = (
+                Side(recipe, one, measured(recipe, one)) for one in (number, number.untrained)
+            )
+            if after.values and before.values:
+                more, less = (before, after) if self.lower else (after, before)
                 good.append(_is_more(measured, more, less))
-                values = " from ".join(number.write(statistics.mean(v)) for v in (after, control))
-                shown.append(f"{recipe.name} {values}")
+                shown.append(f"{recipe.name} {after.mean} from {before.mean}")
         better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
         found = f"{number.label}, better in {len(better)} of {len(good)} models"
         return f"{found}{': ' * bool(better)}{', '.join(better)}", good
 
 
-@dataclass(frozen=True)
-class Distance:
-    """How far a table is from the paper's, in units of the spread over seeds.
+Claim = Better | Best | Within | Learned
 
-    The distance is the mean, over the columns and numbers that the paper reports, of
-    ``|ours − published| / max(our spread, published spread)``. A spread of at least half a unit of
-    the last printed digit is assumed. The definition was fixed before the runs that it compares.
+
+def distance(
+    measured: Measured, recipes: Sequence[BaseRecipe], numbers: Sequence[Quantity]
+) -> tuple[float, int] | None:
+    """Return how far a table is from the paper's, and the count of its numbers, if it was measured.
+
+    The distance is in units of the spread over seeds: the mean, over the columns and numbers that
+    the paper reports, of ``|ours − published| / max(our spread, published spread)``. A spread of at
+    least half a unit of the last printed digit is assumed. The definition was fixed before the runs
+    that it compares.
     """
-
-    recipes: tuple[BaseRecipe, ...]
-    numbers: tuple[Quantity, ...]
-
-    def of(self, measured: Measured) -> tuple[float, int] | None:
-        """Return the distance and the count of its numbers; None if none was measured."""
-        found = []
-        for recipe in self.recipes:
-            for number in self.numbers:
-                claim = number.of(recipe.claims)
-                values = measured(recipe, number)
-                if claim is None or not values:
-                    continue
-                mean, published = claim
-                several = len(values) > 1
-                own = statistics.stdev(values) if several else measured.spread(recipe, number)
-                spread = max(own or 0.0, published, 0.5 * 10.0**-number.digits)
-                found.append(abs(statistics.mean(values) - mean) / spread)
-        return (statistics.mean(found), len(found)) if found else None
+    found = []
+    for recipe in recipes:
+        for number in numbers:
+            claim, values = number.of(recipe.claims), measured(recipe, number)
+            if claim is None or not values:
+                continue
+            mean, published = claim
+            spread = max(
+                _spread(measured, Side(recipe, number, values)) or 0.0,
+                published,
+                0.5 * 10.0**-number.digits,
+            )
+            found.append(abs(statistics.mean(values) - mean) / spread)
+    return (statistics.mean(found), len(found)) if found else None
 
 
-def _compared(
-    measured: Measured,
-    sides: Iterable[tuple[tuple[BaseRecipe, Quantity], tuple[BaseRecipe, Quantity], bool]],
-    text: str,
-) -> Verdict:
-    """Judge pairs of numbers, of which the first should be the higher, or else the lower."""
-    shown, good = [], []
-    for first, second, is_higher in sides:
-        these, those = measured(*first), measured(*second)
-        if not these or not those:
-            return Verdict("", None)
-        ordered = (*first, these), (*second, those)
-        more, less = ordered if is_higher else ordered[::-1]
-        good.append(_is_more(measured, more, less))
-        one, other = (number.write(statistics.mean(values)) for _, number, values in ordered)
-        shown.append(text.format(first[1], one, second[1], other))
-    return Verdict("; ".join(shown), _verdict(good))
+def _spread(measured: Measured, side: Side) -> float | None:
+    """Return the standard deviation over seeds; that of comparable models for a single seed."""
+    if len(side.values) > 1:
+        return statistics.stdev(side.values)
+    return measured.spread(side.recipe, side.number)
 
 
 def _verdict(good: Sequence[bool | None]) -> str:
@@ -229,22 +202,20 @@ def _verdict(good: Sequence[bool | None]) -> str:
     return DOES_NOT if False in good else UNDECIDED
 
 
-def _is_more(
-    measured: Measured,
-    more: tuple[BaseRecipe, Quantity, Sequence[float]],
-    less: tuple[BaseRecipe, Quantity, Sequence[float]],
-) -> bool | None:
+def _is_more(measured: Measured, more: Side, less: Side) -> bool | None:
     """Return whether the mean of ``more`` exceeds that of ``less`` by ``ENOUGH`` standard errors.
 
     A single seed is given the spread of comparable models. The result is None if a single seed
     leaves the claim undecided: its spread is unknown, or the difference is too small.
     """
     squares = []
-    for recipe, number, values in (more, less):
-        spread = statistics.stdev(values) if len(values) > 1 else measured.spread(recipe, number)
+    for side in (more, less):
+        spread = _spread(measured, side)
         if spread is None:
             return None
-        squares.append(spread**2 / len(values))
-    first, second = (statistics.mean(values) for _, _, values in (more, less))
-    least, single = ENOUGH * math.sqrt(sum(squares)), 1 in (len(more[2]), len(less[2]))
-    return None if single and abs(first - second) <= least else first - second > least
+        squares.append(spread**2 / len(side.values))
+    difference = statistics.mean(more.values) - statistics.mean(less.values)
+    least = ENOUGH * math.sqrt(sum(squares))
+    if 1 in (len(more.values), len(less.values)) and abs(difference) <= least:
+        return None
+    return difference > least

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,20 +10,19 @@ from typing import Any
 
 from topocaps.errors import counted
 from topocaps.io import write_atomically
-from topocaps.models import VAE
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.papers.judging import DOES_NOT, IN_PART, Learned
-from topocaps.papers.overview import overview, selection
-from topocaps.papers.predictions import PICTURES, draw_gains
+from topocaps.papers.judging import Claim, distance
+from topocaps.papers.pictures import PICTURES
+from topocaps.papers.pictures import draw as draw
 from topocaps.papers.results import Results, length_of
 from topocaps.papers.rolling_tables import GUIDE
 from topocaps.papers.table import Table
 from topocaps.papers.tables import TABLES
-from topocaps.study import figures, result_figures
 from topocaps.study.quantity import ABSENT, Quantity
-from topocaps.study.recipe import BaseRecipe, Recipe
+from topocaps.study.recipe import BaseRecipe
 
-_COUNTED = ("epochs", "sequences")
+#: Models of a table and their results.
+Rows = Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]]
 _HEAD = """# Results
 
 `topocaps reproduce` writes this page from the files `<recipe>/seed-<n>.json` in this folder. Each
@@ -68,13 +66,23 @@ _CLAIMS_HEAD = """## Claims beside the tables
 `topocaps reproduce claims` runs the models that these claims need. Claims about parts and wholes
 use the runs of their tables."""
 
+_SELECTION_HEAD = """## Which settings the submission's tables come nearest with
+
+The submission's text does not state every setting. The distance of an edition from a table is the
+mean, over its columns and numbers, of |ours − published| / max(our spread, published spread). It
+was fixed before the runs. The smaller distance selects the edition that stands for the submission;
+no conclusion on this page rests on the selection."""
+
+#: How far a number may be from the paper's to be close: by the first key, absolute or relative.
+_CLOSE = {"log_px_paper": (1.0, 0.0), "equivariance_error": (0.0, 0.05), "capcorr": (0.06, 0.0)}
+
 
 def write_page(results: Results) -> Path:
     """Write README.md from the stored results."""
     sections = {
-        "conclusions": _conclusions(results),
-        "claims": _claims(results),
-        "selection": selection(results),
+        "conclusions": _judged(results, _CONCLUSIONS_HEAD, "conclusion", CONCLUSIONS),
+        "claims": _judged(results, _CLAIMS_HEAD, "claim", (*CLAIMS, *OF_PARTS)),
+        "selection": _selection(results),
     }
     for name, table in TABLES.items():
         rows = [(recipe, results.of(recipe)) for recipe in table.recipes]
@@ -83,44 +91,91 @@ def write_page(results: Results) -> Path:
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
     told = {name: parts for name, parts in sections.items() if parts}
-    head = [_HEAD, *overview(results, told), _LEGEND, GUIDE]
+    head = [_HEAD, *_overview(results, told), _LEGEND, GUIDE]
     parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
     write_atomically(page, "\n\n".join([*head, *parts]) + "\n")
     return page
 
 
-def _conclusions(results: Results) -> list[str]:
-    """Return the papers' conclusions that a bound or the untrained control can contradict."""
-    lines = []
-    for one in CONCLUSIONS:
-        found = one.judge(results)
-        if found.verdict is not None:
-            because = ""
-            if isinstance(one, Learned) and found.verdict in (DOES_NOT, IN_PART):
-                because = f". {one.why}"
-            lines.append(f"| {one.text} | **{found.verdict}** | {found.found}{because} |")
-    if not lines:
-        return []
-    header = ["| conclusion | verdict | measured |", "|---|---|---|"]
-    return ["\n".join([_CONCLUSIONS_HEAD, "", *header, *lines])]
+def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
+    """What was run, by table, and how many of its numbers are close to the paper's."""
+    header = ("table", "models run", "seeds of each", "failed runs", "numbers close to the paper's")
+    lines: list[Sequence[str]] = [header]
+    absent = []
+    for name, table in TABLES.items():
+        counts = [len(results.of(recipe)) for recipe in table.recipes]
+        failed = sum(results.failed(recipe) for recipe in table.recipes)
+        if not any(counts) and not failed:
+            absent.append(f"`{name}` ({table.title})")
+            continue
+        seeds = sorted({count for count in counts if count})
+        shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        title = f"[{table.title}](#{name})" if name in told else table.title
+        run = sum(count > 0 for count in counts)
+        models, close = f"{run} of {len(counts)}", _closeness(table, results)
+        lines.append([title, models, shown, str(failed or ABSENT), close])
+    others = [name for name in ("conclusions", "claims", "selection") if name in told]
+    links = " · ".join(f"[{name}](#{name})" for name in others)
+    return [
+        *([f"Start with: {links}."] if links else []),
+        _markdown(lines),
+        "*Close* is within 1 nat of log p(x), 5 % of E_eq, and .06 of CapCorr. It compares a "
+        "number with the paper's; a verdict below compares models with each other, or with the "
+        "untrained network.",
+        *([f"Not run: {'; '.join(absent)}."] if absent else []),
+    ]
 
 
-def _claims(results: Results) -> list[str]:
-    """Return the papers' claims beside their tables, judged by the stored results."""
-    lines = []
-    for claim in (*CLAIMS, *OF_PARTS):
+def _closeness(table: Table, results: Results) -> str:
+    """How many numbers of a table are close to the paper's: of log p(x), of E_eq, of CapCorr."""
+    counts: dict[str, list[bool]] = {}
+    for recipe in table.recipes:
+        for quantity in table.quantities:
+            claim = quantity.of(table.claims.get(recipe.name, recipe.claims))
+            values = results(recipe, quantity)
+            if quantity.key[0] in _CLOSE and claim is not None and values:
+                absolute, relative = _CLOSE[quantity.key[0]]
+                published = claim[0] if isinstance(claim, tuple | list) else claim
+                off = abs(statistics.mean(values) - published)
+                label = quantity.label.split()[0].replace("log", "log p(x)")
+                near = off <= absolute + relative * abs(published)
+                counts.setdefault(label, []).append(near)
+    told = [f"{label} {sum(near)} of {len(near)}" for label, near in counts.items()]
+    return ", ".join(told) or "–"
+
+
+def _selection(results: Results) -> list[str]:
+    """How far each edition of the submission's tables is from the paper."""
+    lines = [["table", "`submission`", "`submission-released`", "nearer"]]
+    for name in ("table3", "table4", "table5"):
+        tables = TABLES[name], TABLES[f"{name}-released"]
+        both = [distance(results, table.recipes, table.quantities) for table in tables]
+        text, released = both
+        if text is None or released is None:
+            continue
+        nearer = "submission" if text[0] < released[0] else "submission-released"
+        cells = [f"{mean:.2f} ({count} numbers)" for mean, count in (text, released)]
+        lines.append([name, *cells, f"`{nearer}`"])
+    return [_SELECTION_HEAD, _markdown(lines)] if lines[1:] else []
+
+
+def _judged(results: Results, head: str, noun: str, claims: Sequence[Claim]) -> list[str]:
+    """Return a section of the claims that the stored results decide; none without results."""
+    lines = [[noun, "verdict", "measured"]]
+    for claim in claims:
         found = claim.judge(results)
         if found.verdict is not None:
-            bad = any(results.troubles(recipe) for recipe in claim.recipes)
-            lines.append(
-                f"| {claim.text} | **{found.verdict}** | "
-                f"{found.found}{'; some of these runs failed or have a diagnosis' * bad} |"
-            )
-    if not lines:
-        return []
-    header = ["| claim | verdict | measured |", "|---|---|---|"]
-    return ["\n".join([_CLAIMS_HEAD, "", *header, *lines])]
+            bad = noun == "claim" and any(results.troubles(recipe) for recipe in claim.recipes)
+            trouble = "; some of these runs failed or have a diagnosis" * bad
+            lines.append([claim.text, f"**{found.verdict}**", f"{found.found}{trouble}"])
+    return [head, _markdown(lines)] if lines[1:] else []
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose header is the first row."""
+    header, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
 
 
 def _pictures(results: Results, name: str, table: Table) -> list[str]:
@@ -150,64 +205,10 @@ def _pictures(results: Results, name: str, table: Table) -> list[str]:
     return own
 
 
-def draw(results: Results) -> None:
-    """Draw the figures of numbers from the stored results."""
-    _draw_lags(results)
-    _draw_capcorr(results)
-    _draw_probes(results)
-    draw_gains(results)
-
-
-def _draw_lags(results: Results) -> None:
-    for data, table in (("mnist", "table4"), ("sprites", "table5")):
-        found = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in TABLES[table].recipes}
-        runs = {name: seeds[0] for name, seeds in found.items() if seeds}
-        if runs:
-            figures.save(figures.by_lag(runs), results.folder / f"{data}-by-lag.png")
-
-
-def _draw_capcorr(results: Results) -> None:
-    points: dict[str, list[tuple[float, float]]] = {}
-    for recipe in TABLES["figure5"].recipes:
-        if not isinstance(recipe, Recipe) or recipe.model is VAE:
-            continue
-        kind = recipe.name.split("/")[-1].split("-")[0]
-        length = recipe.topography.window / recipe.topography.shape[0] / 2
-        length = 0.0 if recipe.topography.window == 1 else length
-        for one in results.of(recipe):
-            points.setdefault(kind, []).append((length, _mean_capcorr(one)))
-            control = points.setdefault(f"{kind}, untrained", [])
-            control.append((length, _mean_capcorr(one["untrained"])))
-            claimed = points.setdefault(f"{kind}, paper", [])
-            claimed.append((length, _mean_capcorr(recipe.claims)))
-    if points:
-        means = {name: _means(values) for name, values in points.items()}
-        drawn = {name: values for name, values in means.items() if values}
-        figures.save(result_figures.capcorr_by_length(drawn), results.folder / "figure5.png")
-
-
-def _draw_probes(results: Results) -> None:
-    read: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for recipe in TABLES["probes"].recipes:
-        for one in results.of(recipe):
-            for what, shares in one.get("probes", {}).items():
-                curve = read.setdefault(what, {}).setdefault(recipe.name.split("/")[-1], [])
-                curve += [(float(labels), share) for labels, share in shares.items()]
-    if read:
-        figures.save(result_figures.probes_by_labels(read), results.folder / "probes.png")
-
-
-def _section(
-    name: str,
-    table: Table,
-    rows: Sequence[tuple[BaseRecipe, Sequence[dict[str, Any]]]],
-    troubles: Mapping[str, Sequence[str]],
-) -> str:
-    """Return one table, with its command, devices and training time."""
-    columns = _columns(table)
-    everything = [one for _, found in rows for one in found]
-    mixed = len({length_of(one) for one in everything}) > 1
-    labels = [next(iter(column.values())).label for column in columns]
+def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequence[str]]) -> str:
+    """Return one table, and under its title how it was made."""
+    labels, groups = _columns(table)
+    mixed = len({length_of(one) for _, found in rows for one in found}) > 1
     lines = [["model", "", *labels]]
     absent = [r.name for r, found in rows if not found and not troubles[r.name]]
     for recipe, found in rows:
@@ -216,38 +217,37 @@ def _section(
         wrong = "".join(f"<br>{one}" for one in troubles[recipe.name])
         model = f"`{recipe.name}`<br>{recipe.about}{_count(found, mixed)}{wrong}"
         claims = table.claims.get(recipe.name, recipe.claims)
-        told = [line for of in _readings(table) for line in _lines(of, columns, found, claims)]
-        told = told or [[ABSENT] * (1 + len(columns))]
+        told = [line for of, row in groups.items() for line in _lines(of, row, found, claims)]
+        told = told or [[ABSENT] * (1 + len(labels))]
         lines += [[model if not n else "", *line] for n, line in enumerate(told)]
-    used = [
-        column
-        for column in range(len(lines[0]))
-        if any(r[column] not in (ABSENT, "") for r in lines[1:])
-    ]
-    shown = [[line[column] for column in used] for line in lines]
-    text = ["| " + " | ".join(line) + " |" for line in shown]
-    text.insert(1, "|" + "---|" * len(used))
+    columns = zip(*lines, strict=True)
+    used = [cells for cells in columns if any(cell not in (ABSENT, "") for cell in cells[1:])]
+    shown = list(zip(*used, strict=True))
+    about = [table.note] if table.note else []
+    parts = [f"## {table.title}", *about, _made(name, rows), _markdown(shown)]
+    if absent:
+        parts.append(f"Not run: {', '.join(f'`{name}`' for name in absent)}.")
+    return "\n\n".join(parts)
+
+
+def _made(name: str, rows: Rows) -> str:
+    """Return the command of a table, and its runs, training time, devices, data and settings."""
+    everything = [one for _, found in rows for one in found]
     hours = sum(one["seconds"] / one.get("together", 1) for one in everything) / 3600
+    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     sources = ", ".join(sorted({one.get("data", "") for one in everything} - {""}))
     devices = " and ".join(sorted({one["device"] for one in everything}))
-    epochs, measured = (_range({one.get(name) for one in everything}) for name in _COUNTED)
-    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
-    short = {
-        one["epochs"]
-        for recipe, found in rows
-        for one in found
-        if one["epochs"] != recipe.training.epochs
-    }
+    epochs, measured = (
+        _range({one.get(key) for one in everything}) for key in ("epochs", "sequences")
+    )
+    all_epochs = ((one["epochs"], r.training.epochs) for r, found in rows for one in found)
+    short = {trained for trained, whole in all_epochs if trained != whole}
     cut = f" --epochs {short.pop()}" if len(short) == 1 else ""
-    made = (
+    return (
         f"`topocaps reproduce {name}{cut}`: runs: {len(everything)}; epochs of each: {epochs}; "
         f"training of all runs: {took} on {devices}; data: {sources}; test sequences: {measured}. "
         f"{_settings_of(everything)}"
     )
-    if absent:
-        text += ["", f"Not run: {', '.join(f'`{name}`' for name in absent)}."]
-    about = [table.note, ""] if table.note else []
-    return "\n".join([f"## {table.title}", "", *about, made, "", *text])
 
 
 def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
@@ -259,29 +259,26 @@ def _settings_of(results: Sequence[Mapping[str, Any]]) -> str:
     return f"{'; '.join(told)}.".capitalize()
 
 
-def _columns(table: Table) -> list[dict[str, Quantity]]:
-    """Return the quantities of every column, by group; quantities of one label share a column."""
-    if not any(number.group for number in table.quantities):
-        return [{"": number} for number in table.quantities]
-    columns: dict[str, dict[str, Quantity]] = {}
-    for number in table.quantities:
-        columns.setdefault(number.label, {})[number.group] = number
-    return list(columns.values())
+def _columns(table: Table) -> tuple[list[str], dict[str, list[Quantity | None]]]:
+    """Return the labels of columns, and the quantity of every column for each group.
 
-
-def _readings(table: Table) -> Iterable[str]:
-    """Return the groups of quantities; a model has lines for each group."""
-    return dict.fromkeys(number.group for number in table.quantities)
+    A model has lines for each group, in which quantities of one label share a column.
+    """
+    groups = dict.fromkeys(number.group for number in table.quantities)
+    if not any(groups):
+        return [number.label for number in table.quantities], {"": [*table.quantities]}
+    labels = list(dict.fromkeys(number.label for number in table.quantities))
+    at = {(number.group, number.label): number for number in table.quantities}
+    return labels, {group: [at.get((group, label)) for label in labels] for group in groups}
 
 
 def _lines(
     of: str,
-    columns: Sequence[Mapping[str, Quantity]],
+    numbers: Sequence[Quantity | None],
     found: Sequence[dict[str, Any]],
     claims: Mapping[str, Any],
 ) -> list[list[str]]:
     """Return the lines of a model: ours, the paper's and the untrained values; none if empty."""
-    numbers = [column.get(of) for column in columns]
     written = {
         "ours": [_cell(number, found) for number in numbers],
         "paper": [_claim(number, claims) for number in numbers],
@@ -305,7 +302,8 @@ def _cell(number: Quantity | None, found: Sequence[dict[str, Any]]) -> str:
     if _in_two_groups(values, number.digits):
         return "; ".join(map(number.write, values))
     if len(found) == 1 and (interval := number.interval_of(found[0])):
-        return number.write_between(values[0], *interval)
+        low, high = map(number.write, interval)
+        return f"{number.write(values[0])} [{low}, {high}]"
     counted = number.digits == 0 and len(set(values)) == 1  # such as parameters
     spread = statistics.stdev(values) if len(values) > 1 and not counted else None
     some = "" if len(values) == len(found) else f" ({len(values)} of {len(found)})"
@@ -351,19 +349,3 @@ def _range(found: set[int | None]) -> str:
     if not known:
         return ABSENT
     return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
-
-
-def _mean_capcorr(metrics: Any) -> float:
-    """Return the mean CapCorr of all factors; NaN if that of one is unknown."""
-    found = metrics["capcorr"].values()
-    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
-    return math.nan if not values or None in values else statistics.mean(values)
-
-
-def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the mean of all values at every point of the horizontal axis."""
-    places: dict[float, list[float]] = {}
-    for place, value in points:
-        if not math.isnan(value):
-            places.setdefault(place, []).append(value)
-    return [(place, statistics.mean(values)) for place, values in sorted(places.items())]

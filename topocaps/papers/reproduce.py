@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -16,16 +17,14 @@ from topocaps.errors import BadInput, counted
 from topocaps.io import make_folder, read_json
 from topocaps.models.networks import Norm
 from topocaps.papers.claims import CLAIMS
-from topocaps.papers.page import draw, write_page
-from topocaps.papers.predictions import draw_predicted
+from topocaps.papers.page import write_page
+from topocaps.papers.pictures import draw, draw_predicted
 from topocaps.papers.results import DEFERRED, Results
-from topocaps.papers.rolling_tables import GROUPS
 from topocaps.papers.table import Table
-from topocaps.papers.tables import TABLES
+from topocaps.papers.tables import GROUPS, TABLES
 from topocaps.study import drawing
 from topocaps.study.evaluation import evaluation_of
 from topocaps.study.finished import Finished
-from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, PartWholeRecipe, Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.study.runs import Job, Say, run_jobs, train_jobs
@@ -67,34 +66,22 @@ def reproduce(
     make_folder(out)
     results = Results(out, short=epochs is not None)
     results.check()
-    jobs: dict[Path, Job] = {}
-    programs: dict[str, list[Job]] = {}  # jobs that may train together
-    for name in tables:
-        found = missing(name, results, runs, epochs, seeds)
-        stored = len(recipes_of(name)) * seeds_of(name, seeds) - len(found)
-        say(f"{name}: {stored} results stored, {len(found)} to run")
-        for job in found:
-            if job.out not in jobs:
-                program = job.recipe.name if is_one_by_one(name) else ""
-                programs.setdefault(program, []).append(job)
-        jobs |= {job.out: job for job in found}
+    programs = _programs(tables, results, runs, epochs, seeds, say)
     if epochs is not None:
         say(
             f"Short trial: {counted(epochs, 'epoch')}, "
-            f"{counted(max(seeds_of(name, seeds) for name in tables), 'seed')}. "
+            f"{counted(max(seeds or table_of(name).seeds for name in tables), 'seed')}. "
             f"Results go to {out}/."
         )
     # a short run measures only what the given tables show, a full run what any table shows
-    asked = None if epochs is None or "claims" in tables else _asked(tables)
+    asked = None
+    if epochs is not None and "claims" not in tables:
+        asked = {q.key[0] for name in tables for q in table_of(name).quantities}
     measure = _Measurement(results, asked, data, device)
-    for together in programs.values():
-        measure.of_program(together, say)
-    for job in jobs.values():
-        for part, said in ((job.before, "the run that it starts from failed: "), (job, "")):
-            if part is not None and (failure := RunFolder(part.out).failure).exists():
-                found = read_json(failure)
-                failed = {**found, "failure": f"{said}{found['failure']}"}
-                results.keep_failure(job.recipe, job.seed, failed)
+    for jobs in programs:
+        measure.of_program(jobs, say)
+    for job in itertools.chain(*programs):
+        _keep_failure(job, results)
     if epochs is not None:
         for name in tables:
             say(_how_long(name, results, epochs))
@@ -104,10 +91,35 @@ def reproduce(
     return write_page(results)
 
 
+def _programs(
+    tables: Sequence[str],
+    results: Results,
+    runs: Path,
+    epochs: int | None,
+    seeds: int | None,
+    say: Say,
+) -> list[list[Job]]:
+    """Return the missing runs of tables, each once, as lists of jobs that may train together."""
+    programs: dict[str, list[Job]] = {}
+    planned: set[Path] = set()
+    for name in tables:
+        table, found = table_of(name), missing(name, results, runs, epochs, seeds)
+        stored = len(table.recipes) * (seeds or table.seeds) - len(found)
+        say(f"{name}: {stored} results stored, {len(found)} to run")
+        for job in found:
+            if job.out not in planned:
+                program = job.recipe.name if table.one_by_one else ""
+                programs.setdefault(program, []).append(job)
+        planned |= {job.out for job in found}
+    return list(programs.values())
+
+
 def missing(
     name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int | None = None
 ) -> list[Job]:
     """Return the missing runs of a table; refuse results of other settings."""
+    table = table_of(name)
+    recipes = table.recipes if epochs is None else [one.shortened(epochs) for one in table.recipes]
     return [
         Job(
             recipe,
@@ -115,15 +127,19 @@ def missing(
             seed,
             runs / recipe.start.name / f"seed-{seed}" if recipe.start else None,
         )
-        for recipe in (
-            whole if epochs is None else whole.shortened(epochs) for whole in recipes_of(name)
-        )
-        for seed in range(seeds_of(name, seeds))
-        if not results.has(recipe, seed, quantities_of(name))
+        for recipe in recipes
+        for seed in range(seeds or table.seeds)
+        if not results.has(recipe, seed, table.quantities)
     ]
 
 
-EXTENSIONS = ("speed", "open", "causal", "axes", "learned", "sparse", "missing")
+def _keep_failure(job: Job, results: Results) -> None:
+    """Store the failure of a job, or of the run that it starts from, if one of them failed."""
+    for part, said in ((job.before, "the run that it starts from failed: "), (job, "")):
+        if part is not None and (file := RunFolder(part.out).failure).exists():
+            found = read_json(file)
+            failure = {**found, "failure": f"{said}{found['failure']}"}
+            results.keep_failure(job.recipe, job.seed, failure)
 
 
 def names() -> list[str]:
@@ -131,9 +147,9 @@ def names() -> list[str]:
     return [*TABLES, "claims"]
 
 
-def groups() -> dict[str, Sequence[str]]:
+def groups() -> dict[str, tuple[str, ...]]:
     """Return the tables of each group, by its name."""
-    return {"extensions": EXTENSIONS, **GROUPS}
+    return GROUPS
 
 
 def named(what: Sequence[str]) -> list[list[str]]:
@@ -141,45 +157,28 @@ def named(what: Sequence[str]) -> list[list[str]]:
 
     Tables that are named one by one are one list; each table of a group is a list of its own.
     """
-    own = groups()
-    known_groups = {"all": names(), **own}
+    known_groups = {"all": names(), **GROUPS}
     for one in what:
         if one not in {*known_groups, *names()}:
-            known = f"{', '.join((*names(), *own))} and all"
+            known = f"{', '.join((*names(), *GROUPS))} and all"
             raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
     together = [one for one in what if one not in known_groups]
     alone = [[name] for one in what for name in known_groups.get(one, [])]
     return ([together] if together else []) + alone
 
 
-def recipes_of(name: str) -> tuple[BaseRecipe, ...]:
-    """Return the recipes of a table, a figure or the claims."""
-    if name == "claims":
-        needed = [recipe for claim in CLAIMS for recipe in claim.recipes]
-        return tuple({recipe.name: recipe for recipe in needed}.values())
-    return TABLES[name].recipes
+#: The models that claims need. Each claim names its own quantities.
+_OF_CLAIMS = Table(
+    "Claims",
+    tuple({recipe.name: recipe for one in CLAIMS for recipe in one.recipes}.values()),
+    quantities=(),
+    seeds=1,
+)
 
 
-def seeds_of(name: str, seeds: int | None = None) -> int:
-    """Return how many runs of each model are asked for: the table's own number unless given."""
-    if seeds is not None:
-        return seeds
-    return 1 if name == "claims" else TABLES[name].seeds
-
-
-def quantities_of(name: str) -> tuple[Quantity, ...]:
-    """Return the columns of a table; none for the claims, which each name their own quantities."""
-    return () if name == "claims" else TABLES[name].quantities
-
-
-def is_one_by_one(name: str) -> bool:
-    """Return whether the models of a table train after each other."""
-    return name != "claims" and TABLES[name].one_by_one
-
-
-def _asked(tables: Sequence[str]) -> set[str]:
-    """Return the names of the metrics that tables show."""
-    return {q.key[0] for name in tables for q in quantities_of(name)}
+def table_of(name: str) -> Table:
+    """Return a table, a figure, or the models of the claims."""
+    return _OF_CLAIMS if name == "claims" else TABLES[name]
 
 
 def _tables_of(recipe: BaseRecipe) -> list[Table]:
@@ -271,19 +270,17 @@ def evaluation_workers(device: torch.device) -> int:
 
 def _how_long(name: str, results: Results, epochs: int) -> str:
     """Estimate the training time of the full table, here and on a GPU, from its short runs."""
-    found = [one for recipe in recipes_of(name) for one in results.of(recipe)]
+    table = table_of(name)
+    found = [one for recipe in table.recipes for one in results.of(recipe)]
     if not found:
         return f"{name}: no run finished, so there is no estimate of the full training time"
     here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
-    full, seeds = recipes_of(name), seeds_of(name)
-    whole = [recipe.training.epochs for recipe in full]
-    hours, gpu = (
-        seeds * sum(each) / 3600
-        for each in ([here * count for count in whole], map(_on_an_h200, full))
-    )
+    whole = [recipe.training.epochs for recipe in table.recipes]
+    hours = table.seeds * here * sum(whole) / 3600
+    gpu = table.seeds * sum(map(_on_an_h200, table.recipes)) / 3600
     length = f"{whole[0]}" if len(set(whole)) == 1 else f"{min(whole)} to {max(whole)}"
     return (
-        f"{name} in full ({seeds * len(full)} models, {length} epochs) would train for "
+        f"{name} in full ({table.seeds * len(whole)} models, {length} epochs) would train for "
         f"{_long(hours)} here, and about {_long(gpu)} on an H200"
     )
 

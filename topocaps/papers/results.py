@@ -77,19 +77,17 @@ class Results:
 
     def keep(self, recipe: BaseRecipe, seed: int, metrics: dict[str, Any]) -> None:
         """Write a result: the metrics of a run, rounded to six digits."""
-        path = self.path(recipe, seed)
-        make_folder(path.parent)
-        write_json(path, {**_few_digits(metrics), **self._made_with(recipe)})
+        self._write(self.path(recipe, seed), _few_digits(metrics), recipe)
         self._failure(recipe, seed).unlink(missing_ok=True)
 
     def keep_failure(self, recipe: BaseRecipe, seed: int, failure: dict[str, Any]) -> None:
         """Write the failure of a run: its cause, and after how many epochs."""
-        path = self._failure(recipe, seed)
-        make_folder(path.parent)
-        write_json(path, {**failure, "seed": seed, **self._made_with(recipe)})
+        self._write(self._failure(recipe, seed), {**failure, "seed": seed}, recipe)
 
-    def _made_with(self, recipe: BaseRecipe) -> dict[str, Any]:
-        return {
+    def _write(self, path: Path, found: dict[str, Any], recipe: BaseRecipe) -> None:
+        """Write a file, and the settings of its run."""
+        make_folder(path.parent)
+        settings = {
             **({"short": True} if self.short else {}),
             "recipe": recipe.name,
             "edition": recipe.edition,
@@ -98,6 +96,7 @@ class Results:
             "settings": recipe.identity(),
             "fingerprint": recipe.fingerprint,
         }
+        write_json(path, found | settings)
 
     def _failure(self, recipe: BaseRecipe, seed: int) -> Path:
         return self.folder / recipe.name / f"failed-{seed}.json"

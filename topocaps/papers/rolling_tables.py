@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
-from topocaps.papers.quantities import PROBES_OF_CODES, predictions
-from topocaps.papers.recipes import rolling
+from topocaps.papers.quantities import PROBES_OF_CODES, SPRITE_FACTORS, predictions
+from topocaps.papers.recipes import letters, rolling
 from topocaps.papers.table import Table
 from topocaps.study.recipe import BaseRecipe
 
@@ -45,24 +45,26 @@ def _predictions(
     title: str,
     recipes: tuple[BaseRecipe, ...],
     note: str = "",
-    factors: tuple[str, ...] = (),
-    repeated: tuple[str, ...] = (),
     predicted: tuple[str, ...] = (),
     seeds: int = 3,
-    speeds: tuple[int, ...] = (),
-    returning: tuple[int, ...] = (),
-    poses: Mapping[str, str] | None = None,
+    **lines: Any,
 ) -> Table:
+    """Return a table of gains on hidden frames; ``lines`` are arguments of `predictions`."""
     return Table(
         title,
         recipes,
-        predictions(factors, repeated, speeds, returning, poses),
+        predictions(**lines),
         picture="predicted",
         note=f"{note} {_READ}".strip(),
         seeds=seeds,
         predicted=predicted,
         one_by_one=True,
     )
+
+
+def _beside(name: str, networks: str = "") -> tuple[str, ...]:
+    """Return the names of a rolling VAE and of the TVAE and the VAE that it is compared with."""
+    return (name, *(f"{name}-{kind}{networks}" for kind in ("tvae", "vae")))
 
 
 def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int) -> Table:
@@ -82,11 +84,11 @@ def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int) -> Table:
     )
 
 
-_OF_FEW = ("letters/rolling", "letters/tvae", "letters/vae")
+_LETTERS = tuple(recipe.name for recipe in letters.LETTERS)
 _PROBED = ("mnist", "mnist-unknown", "tvae-convolutions", "vae-convolutions")
 _OF_ALL_IMAGES = ("rolling/mnist", "rolling/mnist-tvae-convolutions")
 _DIGITS = ("rotation", "scale", "hue")
-_OF_SPRITES = ("x", "y", "orientation", "scale")
+_SPRITE_LINES: dict[str, Any] = {"factors": SPRITE_FACTORS, "repeated": ("scale",)}
 _ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
 _NO_EIGHTS = (
     "Training has no image of an 8 or a 9. Test sequences show images of these two digits alone."
@@ -105,35 +107,27 @@ ROLLING_TABLES = {
         "Rolling VAE: MNIST sequences",
         rolling.MNIST_MODELS,
         factors=_DIGITS,
-        predicted=(
-            "rolling/mnist", "rolling/mnist-tvae-convolutions", "rolling/mnist-vae-convolutions",
-        ),
+        predicted=_beside("rolling/mnist", "-convolutions"),
     ),
     "rolling-mnist-settings": _predictions(
         "Rolling VAE: MNIST sequences, one setting changed",
         (rolling.MNIST, *rolling.MNIST_SETTINGS),
         _ONE_CHANGED,
-        _DIGITS,
+        factors=_DIGITS,
         seeds=1,
     ),
     "rolling-sprites": _predictions(
         "Rolling VAE: sprites of 64 x 64 pixels",
         rolling.SPRITES_MODELS,
         _SCALE,
-        _OF_SPRITES,
-        ("scale",),
-        predicted=(
-            "rolling/sprites",
-            "rolling/sprites-tvae-convolutions",
-            "rolling/sprites-vae-convolutions",
-        ),
+        **_SPRITE_LINES,
+        predicted=_beside("rolling/sprites", "-convolutions"),
     ),
     "rolling-sprites-settings": _predictions(
         "Rolling VAE: sprites, one setting changed",
         (rolling.SPRITES, *rolling.SPRITES_SETTINGS),
         f"{_ONE_CHANGED} {_SCALE}",
-        _OF_SPRITES,
-        ("scale",),
+        **_SPRITE_LINES,
         seeds=1,
     ),
     "rolling-speeds": _predictions(
@@ -142,7 +136,7 @@ ROLLING_TABLES = {
         "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels a frame. Models other than "
         f"the first take it for 1. {_SPEEDS} At speed 2 a sequence comes round after 9 frames, so "
         "9 visible ones leave no new frames.",
-        _DIGITS,
+        factors=_DIGITS,
         speeds=(1, 2),
         returning=(2,),
     ),
@@ -151,28 +145,21 @@ ROLLING_TABLES = {
         rolling.COMBINED,
         "Digits turn and change hue as in Figure 1. *Independent directions*: each of the two "
         "motions goes forwards or backwards. Test sequences of the two kinds differ.",
-        predicted=(
-            "rolling/combined",
-            "rolling/combined-tvae-convolutions",
-            "rolling/combined-vae-convolutions",
-        ),
+        predicted=_beside("rolling/combined", "-convolutions"),
     ),
     "rolling-small": _predictions(
         "Rolling VAE: sprites of 32 x 32 pixels, for two cores",
         rolling.SMALL_MODELS,
         _SCALE,
-        _OF_SPRITES,
-        ("scale",),
-        predicted=(
-            "rolling/sprites-small", "rolling/sprites-small-tvae", "rolling/sprites-small-vae",
-        ),
+        **_SPRITE_LINES,
+        predicted=_beside("rolling/sprites-small"),
         seeds=1,
     ),
     "letters-models": _predictions(
         "Rolling VAE: letters that turn, for two cores",
         rolling.LETTERS_MODELS,
         "Letters are held out in all faces.",
-        predicted=("letters/rolling", "letters/tvae", "letters/vae"),
+        predicted=_LETTERS,
     ),
     "letters-settings": _predictions(
         "Rolling VAE: letters, one setting changed",
@@ -190,10 +177,7 @@ ROLLING_TABLES = {
     ),
     "letters-few": _predictions(
         "Rolling VAE: letters, from fewer glyphs",
-        (
-            *(r for r in rolling.LETTERS_MODELS if r.name in _OF_FEW),
-            *rolling.LETTERS_FEW,
-        ),
+        (*letters.LETTERS, *rolling.LETTERS_FEW),
         "A glyph is a letter in a face; models train on 10 %, 30 % or all of the 588, for as many "
         "steps.",
         seeds=1,
@@ -206,7 +190,7 @@ ROLLING_TABLES = {
         "frames are in the slice. *in the slice*, *outside*: hidden frames there. Training shows "
         "no letter outside the slice, but strokes on every side of the centre. Some letters look "
         "outside it as others do inside: o and s do not change by half a turn, and n becomes u.",
-        predicted=("letters/rolling-arc", "letters/tvae-arc", "letters/vae-arc"),
+        predicted=tuple(f"{name}-arc" for name in _LETTERS),
         seeds=1,
         poses={"in the slice": "in_training", "outside": "not_in_training"},
     ),
@@ -214,29 +198,24 @@ ROLLING_TABLES = {
         "Rolling VAE: trained on digits 0 to 7, tested on 8 and 9",
         rolling.UNSEEN,
         _NO_EIGHTS,
-        _DIGITS,
-        predicted=(
-            "rolling/mnist-unseen", "rolling/mnist-unseen-tvae", "rolling/mnist-unseen-vae",
-        ),
+        factors=_DIGITS,
+        predicted=_beside("rolling/mnist-unseen"),
         seeds=1,
     ),
     "rolling-unseen-small": _predictions(
         "Rolling VAE: trained on digits 0 to 7, tested on 8 and 9, for two cores",
         rolling.UNSEEN_SMALL,
         _NO_EIGHTS,
-        _DIGITS,
-        predicted=tuple(recipe.name for recipe in rolling.UNSEEN_SMALL),
+        factors=_DIGITS,
+        predicted=_beside("rolling/mnist-unseen-small"),
         seeds=1,
     ),
     "rolling-images": _predictions(
         "Rolling VAE: MNIST sequences, from fewer images",
-        (
-            *(r for r in rolling.MNIST_MODELS if r.name in _OF_ALL_IMAGES),
-            *rolling.IMAGES,
-        ),
+        (*(r for r in rolling.MNIST_MODELS if r.name in _OF_ALL_IMAGES), *rolling.IMAGES),
         "Models train on the first 100, 1,000 or 10,000 of the 48,000 images, of each digit "
         "equally many, or on all, for as many steps. Every step moves images anew.",
-        _DIGITS,
+        factors=_DIGITS,
         seeds=1,
     ),
     "rolling-digits": _probed(
@@ -250,11 +229,3 @@ ROLLING_TABLES = {
         seeds=1,
     ),
 }  # fmt: skip
-
-#: Names of groups of tables.
-GROUPS = {
-    "rolling": tuple(
-        name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
-    ),
-    "letters": ("letters-models", "letters-settings", "letters-speeds"),
-}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from topocaps.papers import quantities
-from topocaps.papers.recipes import dsprites, extensions, mnist, part_whole, sprites
+from topocaps.papers.recipes import dsprites, mnist, part_whole, sprites
 from topocaps.papers.recipes.columns import column
 from topocaps.papers.rolling_tables import ROLLING_TABLES
 from topocaps.papers.table import Table
 from topocaps.study.evaluation.topographic import ERROR, GAIN
+from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
 
 _CAPCORR = (*quantities.CAPCORR, ERROR, GAIN)
@@ -39,6 +40,21 @@ def _table3(norms: tuple[Recipe, ...], others: tuple[Recipe, ...]) -> Table:
     )
 
 
+def _submitted(
+    name: str,
+    data: str,
+    text: tuple[Recipe, ...],
+    released: tuple[Recipe, ...],
+    numbers: tuple[Quantity, ...],
+) -> dict[str, Table]:
+    """Return a table of the submission in both of its editions."""
+    title = f"Table {name[-1]} (submission): {data}, all models, edition"
+    return {
+        f"{name}{ending}": Table(f"{title} `{recipes[0].edition}`", recipes, numbers, seeds=1)
+        for ending, recipes in (("", text), ("-released", released))
+    }
+
+
 _COMBINED, _PERSPECTIVE = mnist.TOGETHER
 _OF_PARTS = (
     part_whole.DIGITS, part_whole.AFFNIST,
@@ -62,29 +78,9 @@ TABLES = {
     ),
     "table3": _table3(mnist.NORMS, mnist.FIRST),
     "table3-released": _table3(mnist.NORMS_RELEASED, mnist.FIRST_RELEASED),
-    "table4": Table(
-        "Table 4 (submission): MNIST, all models, edition `submission`",
-        mnist.FIRST,
-        quantities.LIKELIHOOD,
-        seeds=1,
-    ),
-    "table4-released": Table(
-        "Table 4 (submission): MNIST, all models, edition `submission-released`",
-        mnist.FIRST_RELEASED,
-        quantities.LIKELIHOOD,
-        seeds=1,
-    ),
-    "table5": Table(
-        "Table 5 (submission): sprites for dSprites, all models, edition `submission`",
-        dsprites.FIRST,
-        _CAPCORR,
-        seeds=1,
-    ),
-    "table5-released": Table(
-        "Table 5 (submission): sprites for dSprites, all models, edition `submission-released`",
-        dsprites.FIRST_RELEASED,
-        _CAPCORR,
-        seeds=1,
+    **_submitted("table4", "MNIST", mnist.FIRST, mnist.FIRST_RELEASED, quantities.LIKELIHOOD),
+    **_submitted(
+        "table5", "sprites for dSprites", dsprites.FIRST, dsprites.FIRST_RELEASED, _CAPCORR
     ),
     "settings": Table(
         "The effect of each setting: Table 1 with one setting changed",
@@ -174,15 +170,15 @@ TABLES = {
     ),
     "speed": Table(
         "Any speed (C.1): sprites that move half a site, or two, a frame",
-        extensions.SPEED,
+        sprites.SPEED,
         quantities.TRAVERSALS,
     ),
     "open": Table(
-        "Open ends (C.2): sprites that grow and do not come round", extensions.OPEN, (GAIN,)
+        "Open ends (C.2): sprites that grow and do not come round", sprites.OPEN, (GAIN,)
     ),
     "causal": Table(
         "Causal (Eq. 22): only the past",
-        extensions.CAUSAL,
+        sprites.CAUSAL,
         (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         note="Each predicts the four frames it has not seen: the causal model 1 to 4 frames after "
         "the last one, the centred one 6 to 9 frames from the middle of its window. As sequences "
@@ -190,7 +186,7 @@ TABLES = {
     ),
     "axes": Table(
         "Several axes (C.3): x and y on capsules of two axes",
-        extensions.AXES,
+        sprites.AXES,
         (*quantities.TRAVERSALS, *quantities.OWN_AXES),
         note="*along its own axis*: the share of the sequences in which x, or y, moves whose "
         "latents move along the axis of that factor and not along the other. Each capsule learns "
@@ -198,7 +194,7 @@ TABLES = {
     ),
     "learned": Table(
         "Learned W and velocities (section 7)",
-        extensions.LEARNED,
+        sprites.LEARNED,
         (*quantities.TRAVERSALS, quantities.LIKELIHOOD[3]),
         picture="learned",
         note="W is learned from the bound, which rewards likely frames and not a roll. A learned W "
@@ -206,7 +202,7 @@ TABLES = {
     ),
     "sparse": Table(
         "Sparsity between capsules (section 7)",
-        extensions.SPARSE,
+        sprites.SPARSE,
         (quantities.SPECIALISATION, *quantities.TRAVERSALS[:3], quantities.LIKELIHOOD[3]),
         note="*specialisation*: 0 if every capsule moves equally for every factor, 1 if each moves "
         "for one factor only.",
@@ -287,4 +283,13 @@ TABLES = {
         note=f"{_PROBE_NOTE} Features are whitened.",
     ),
     **ROLLING_TABLES,
+}
+
+#: Names of groups of tables.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "extensions": ("speed", "open", "causal", "axes", "learned", "sparse", "missing"),
+    "rolling": tuple(
+        name for name in ROLLING_TABLES if name.startswith("rolling") and not name.endswith("small")
+    ),
+    "letters": ("letters-models", "letters-settings", "letters-speeds"),
 }

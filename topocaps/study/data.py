@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 
@@ -29,7 +29,8 @@ from topocaps.data.subsets import (
 )
 from topocaps.data.transforms import MOTIONS, TransformedImages, check_centre
 from topocaps.errors import BadInput, whole_number
-from topocaps.study.fingerprint import stable
+from topocaps.study.changes import Check, check_fields, optional
+from topocaps.study.fingerprint import pairs, stable
 
 SOME = 500  # sequences of every factor, where not all are measured
 
@@ -62,13 +63,9 @@ class Sprites:
     moving: tuple[str, ...] = ()  #: factors that do; all where empty
 
     def __post_init__(self) -> None:
-        _check_resolution(self.resolution)
+        check_fields(self, resolution=_resolution, moving=several(str, "names of factors"))
         if self.speed not in (0.5, 1, 2):
             raise BadInput(f"speed must be 0.5, 1 or 2, not {self.speed!r}")
-        moving = (self.moving,) if isinstance(self.moving, str) else tuple(self.moving)
-        if not all(isinstance(name, str) for name in moving):
-            raise BadInput(f"moving must be names of factors, not {self.moving!r}")
-        object.__setattr__(self, "moving", moving)
 
     def identity(self) -> dict[str, Any]:
         return stable(
@@ -100,19 +97,20 @@ class GrowingSprites:
     resolution: int = 32
 
     def __post_init__(self) -> None:
-        _check_resolution(self.resolution)
+        check_fields(self, resolution=_resolution)
 
     def identity(self) -> dict[str, Any]:
-        return stable("growing-sprites", resolution=(self.resolution, None))
+        return stable("growing-sprites", **pairs(self, resolution=None))
 
     def load(self, folder: Path | None = None) -> Splits:
         found = growing_sprites(self.resolution)
         return Splits(*found, "sprites (rendered)", "held-out sprites", SOME)
 
 
-def _check_resolution(resolution: object) -> None:
-    if not isinstance(resolution, int) or not 8 <= resolution <= 256:
-        raise BadInput(f"resolution must be a whole number from 8 to 256, not {resolution!r}")
+def _resolution(name: str, value: Any) -> int:
+    if not isinstance(value, int) or not 8 <= value <= 256:
+        raise BadInput(f"{name} must be a whole number from 8 to 256, not {value!r}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -134,26 +132,22 @@ class Mnist:
     images: int | None = None
 
     def __post_init__(self) -> None:
-        if self.evaluated is not None:
-            whole_number("evaluated", self.evaluated)
         if self.motion not in MOTIONS:
             raise BadInput(f"motion must be one of {', '.join(MOTIONS)}, not {self.motion!r}")
-        centre = check_centre(self.centre, MOTIONS[self.motion], SIDE, SIDE)
-        object.__setattr__(self, "centre", centre)
-        object.__setattr__(self, "speeds", whole_speeds(self.speeds))
-        object.__setattr__(self, "unseen", _some_digits(self.unseen))
-        if self.images is not None:
-            object.__setattr__(self, "images", whole_number("images", self.images))
+        check_fields(
+            self,
+            evaluated=optional(whole_number),
+            centre=lambda _, value: check_centre(value, MOTIONS[self.motion], SIDE, SIDE),
+            speeds=_speeds,
+            unseen=_some_digits,
+            images=optional(whole_number),
+        )
 
     def identity(self) -> dict[str, Any]:
         return stable(
             "mnist-sequences",
             measured=(self.evaluated, None),
-            motion=(self.motion, "single"),
-            centre=(self.centre, None),
-            speeds=(self.speeds, (1,)),
-            unseen=(self.unseen, ()),
-            images=(self.images, None),
+            **pairs(self, motion="single", centre=None, speeds=(1,), unseen=(), images=None),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
@@ -211,11 +205,9 @@ class MovedMnist:
     def identity(self) -> dict[str, Any]:
         return stable(
             "mnist-images-moved",
-            degrees=(self.degrees, 0.0),
-            canvas=(self.canvas, None),
+            **pairs(self, degrees=0.0, canvas=None),
             shift=("ink stays on the canvas" if self.shift is None else self.shift, 0.0),
-            shear=(self.shear, 0.0),
-            scale=(self.scale, (1.0, 1.0)),
+            **pairs(self, shear=0.0, scale=(1.0, 1.0)),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
@@ -239,13 +231,11 @@ class Letters:
     arc: int | None = None  #: frames of a training sequence that are present; all where None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "speeds", whole_speeds(self.speeds))
+        check_fields(self, speeds=_speeds)
         if not (isinstance(self.share, int | float) and 0 < self.share <= 1):
             raise BadInput(f"share must be a number above 0 and at most 1, not {self.share!r}")
-        if self.arc is not None:
-            self._check_arc()
-
-    def _check_arc(self) -> None:
+        if self.arc is None:
+            return
         if type(self.arc) is not int or not 3 <= self.arc < FRAMES:
             raise BadInput(
                 f"arc must be a number of frames from 3 to {FRAMES - 1}, or None, not {self.arc!r}"
@@ -254,34 +244,23 @@ class Letters:
             raise BadInput("arc is of letters that turn by 24 degrees a frame: leave out speeds")
 
     def identity(self) -> dict[str, Any]:
-        return stable(
-            "letters",
-            share=(float(self.share), 1.0),
-            speeds=(self.speeds, (1,)),
-            arc=(self.arc, None),
-        )
+        share = (float(self.share), 1.0)
+        return stable("letters", share=share, **pairs(self, speeds=(1,), arc=None))
 
     def load(self, folder: Path | None = None) -> Splits:
         train, held_out = letters()
         if self.share < 1:
             train = some_glyphs(train, self.share)
+        whole_train = None
         if self.arc is not None:
-            return _of_arc(train, held_out, self.arc)
-        if self.speeds != (1,):
+            inside = in_slice(train, self.arc)
+            whole_train = from_slice(train, inside)
+            train = without_others(train, inside)
+            held_out = from_slice(held_out, in_slice(held_out, self.arc))
+        elif self.speeds != (1,):
             train, held_out = at_speeds(train, self.speeds), at_speeds(held_out, self.speeds)
-        return Splits(train, held_out, "letters (drawn)", "letters never seen", None)
-
-
-def _of_arc(train: Sequences, held_out: Sequences, arc: int) -> Splits:
-    inside, held_inside = in_slice(train, arc), in_slice(held_out, arc)
-    return Splits(
-        without_others(train, inside),
-        from_slice(held_out, held_inside),
-        "letters (drawn)",
-        "letters never seen",
-        None,
-        whole_train=from_slice(train, inside),
-    )
+        name = "letters never seen"
+        return Splits(train, held_out, "letters (drawn)", name, None, whole_train=whole_train)
 
 
 @dataclass(frozen=True)
@@ -319,16 +298,8 @@ class OwnSequences:
     def identity(self) -> dict[str, Any]:
         return stable(
             "files",
-            path=(self.path, None),
-            frames=(self.frames, None),
-            stride=(self.stride, None),
-            size=(self.size, None),
-            grey=(self.grey, None),
-            layout=(self.layout, None),
-            skip_bad=(self.skip_bad, False),
-            at_most=(self.at_most, None),
-            shift=(self.shift, 0),
-            closed=(self.closed, False),
+            **pairs(self, path=None, frames=None, stride=None, size=None, grey=None, layout=None),
+            **pairs(self, skip_bad=False, at_most=None, shift=0, closed=False),
         )
 
     def load(self, folder: Path | None = None) -> Splits:
@@ -361,20 +332,33 @@ def _still(part: Digits) -> Sequences:
     return Sequences(part.images[:, None], order, classes, ("class",))
 
 
-def _some_digits(digits: int | Iterable[int]) -> tuple[int, ...]:
-    """Return digits as a sorted tuple; raise `BadInput` for others, or if no digit is left."""
-    several = tuple(digits) if isinstance(digits, Iterable) else (digits,)
-    if not all(type(one) is int and 0 <= one <= 9 for one in several) or len(set(several)) > 9:
-        raise BadInput(f"unseen must be some, not all, of the digits 0 to 9, not {digits!r}")
-    return tuple(sorted(set(several)))
+def several(kind: type, noun: str) -> Check:
+    """Return a check of one or several values of a kind, which it makes a tuple."""
+
+    def check(name: str, value: Any) -> tuple[Any, ...]:
+        single = isinstance(value, str) or not isinstance(value, Iterable)
+        values = (value,) if single else tuple(value)
+        if not all(type(one) is kind for one in values):
+            raise BadInput(f"{name} must be {noun}, not {value!r}")
+        return values
+
+    return check
 
 
-def whole_speeds(speeds: int | Iterable[int]) -> tuple[int, ...]:
-    """Return speeds as a tuple; raise `BadInput` for what are not whole numbers."""
-    several = tuple(speeds) if isinstance(speeds, Iterable) else (speeds,)
-    if not several or not all(type(speed) is int for speed in several):
-        raise BadInput(f"speeds must be whole numbers of levels, not {speeds!r}")
-    return several
+def _some_digits(name: str, value: Any) -> tuple[int, ...]:
+    """Return digits as a sorted tuple; refuse all ten of them."""
+    rule = "some, not all, of the digits 0 to 9"
+    digits = {*several(int, rule)(name, value)}
+    if not digits <= {*range(10)} or len(digits) == 10:
+        raise BadInput(f"{name} must be {rule}, not {value!r}")
+    return tuple(sorted(digits))
+
+
+def _speeds(name: str, value: Any) -> tuple[int, ...]:
+    speeds = several(int, "whole numbers of levels")(name, value)
+    if not speeds:
+        raise BadInput(f"{name} must be whole numbers of levels, not {value!r}")
+    return speeds
 
 
 def comes_round(data: Data) -> bool:
@@ -383,7 +367,4 @@ def comes_round(data: Data) -> bool:
 
 
 Data = Sprites | GrowingSprites | Letters | Mnist | StillMnist | MovedMnist | OwnSequences
-DATA: dict[str, type[Data]] = {
-    kind.__name__: kind
-    for kind in (Sprites, GrowingSprites, Letters, Mnist, StillMnist, MovedMnist, OwnSequences)
-}
+DATA: dict[str, type[Data]] = {kind.__name__: kind for kind in get_args(Data)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,30 +28,6 @@ from topocaps.metrics.rolled_traversal import traversal, unseen_lags
 from topocaps.metrics.visible_frames import some_missing
 from topocaps.models.sequence import SequenceModel
 from topocaps.training.watching import KL_WEIGHT
-
-TRAVERSAL_CAPTION = (
-    "Capsule traversals on held-out sequences. Top row of each block: the input; frames that t₀ "
-    "has not seen are grey. Middle: each frame, reconstructed from its own latents. Bottom: "
-    "frames decoded from t₀ (bordered) alone, rolled one site per frame."
-)
-BY_LAG_CAPTION = (
-    "The cost of predicting the frame at each lag from rolled t₀, over all factors. Dashed: the "
-    "cost of the sequence's mean frame, which is the best that an invariant model can do. Shaded: "
-    "lags that t₀ has not seen, on which the gain is measured."
-)
-TOPOGRAPHY_CAPTION = (
-    "Variance shared in one capsule. Left: the squares u² that the energy of the bordered latent "
-    "sums. Right: the number of these squares that the energy of every other latent also sums."
-)
-LEARNED_CAPTION = (
-    "Learned W: the weight of u² in a latent's energy, by its distance in frames and sites. Shown "
-    "are the initial weights, the mean over capsules, and some capsules."
-)
-TORUS_CAPTION = (
-    "The test image that excites each site of the flattened torus most (Fig. 3), and the class of "
-    "this image. In an organised map, neighbours have the same class."
-)
-HISTORY_CAPTION = "The objective and its terms over training, in nats per frame."
 
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
@@ -89,15 +65,17 @@ def traversals(
     model: SequenceModel,
     batch: Batch,
     names: Sequence[str] = (),
-    window: int | None = None,
     rate: float = 1.0,
-    seed: int = 0,
-    closed: bool | None = None,
+    **options: Any,
 ) -> Figure:
-    """Draw input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4)."""
-    decoded = DecodedTraversal.of(
-        model, batch.x, rate=rate, window=window, closed=closed, sample=True, seed=seed
-    )
+    """Draw input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4).
+
+    Args:
+        names: names of the factors, for the titles.
+        rate: sites rolled a frame.
+        options: others of `DecodedTraversal.of`; latents are samples.
+    """
+    decoded = DecodedTraversal.of(model, batch.x, rate=rate, sample=True, **options)
     return decoded_traversal(decoded, labels_of(batch, names))
 
 
@@ -107,12 +85,9 @@ def decoded_traversal(decoded: DecodedTraversal, labels: Sequence[str] = ()) -> 
     check_drawable(x.shape[2:])
     down, across = (size + GAP for size in x.shape[-2:])
     shown = unseen_in_grey(x, decoded.unseen)
-    blocks = torch.stack([shown, decoded.reconstructed, decoded.rolled], 1).clamp(0, 1)
-    labels = labels or [f"sequence {n}" for n in range(len(x))]
-
-    figure, axes = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
-    for axis, block, label in zip(axes, blocks, labels, strict=True):
-        show_rows(axis, block, ROWS, [str(lag) for lag in decoded.lags], label)
+    blocks = torch.stack([shown, decoded.reconstructed, decoded.rolled], 1)
+    figure, axes = draw_blocks(blocks, ROWS, labels, [str(lag) for lag in decoded.lags])
+    for axis in axes:
         for row in (0, 2):
             corner = (decoded.start * across - 0.5, row * down - 0.5)
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
@@ -144,11 +119,20 @@ def filled(
     if not model.topography.apart:
         axes = traversal(model, x, rate=rate, closed=closed).axis
     shown = model.fill(x, mask, axis=axes, closed=closed)
-    blocks = torch.stack([x, present, shown], 1).clamp(0, 1)
-    figure, panels = canvas(len(x), 1, (0.62 * x.shape[1] + 1.6, 2.1 * len(x) + 0.3))
-    for panel, block, label in zip(panels, blocks, labels_of(batch, names), strict=True):
-        show_rows(panel, block, ("input", "present", "filled"), title=label)
-    return figure
+    blocks = torch.stack([x, present, shown], 1)
+    return draw_blocks(blocks, ("input", "present", "filled"), labels_of(batch, names))[0]
+
+
+def draw_blocks(
+    blocks: Tensor, rows: Sequence[str], titles: Sequence[str] = (), columns: Sequence[str] = ()
+) -> tuple[Figure, list[Axes]]:
+    """Draw blocks (blocks, rows, columns, *frame) below each other; numbered if without titles."""
+    count, height, width = blocks.shape[:3]
+    titles = titles or [f"sequence {n}" for n in range(count)]
+    figure, axes = canvas(count, 1, (0.62 * width + 1.6, (0.6 * height + 0.3) * count + 0.3))
+    for axis, block, title in zip(axes, blocks.clamp(0, 1), titles, strict=True):
+        show_rows(axis, block, rows, columns, title)
+    return figure, axes
 
 
 def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
@@ -177,15 +161,25 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.set_xlabel("lag (frames)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_ylabel("nats of the true frame")
-    if len(runs) < MANY:
-        axis.legend(frameon=False)
-    else:
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axis.spines[["top", "right"]].set_visible(False)
+    add_legend(axis, len(runs))
+    finish(axis, "lag (frames)", "nats of the true frame")
     return figure
+
+
+def finish(axis: Axes, x: str, y: str = "") -> None:
+    """Label the axes of a plot, and draw only the two on which values are read."""
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def add_legend(axis: Axes, curves: int) -> None:
+    """Add a legend, which stands beside the axes of many curves."""
+    if curves >= MANY:
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    else:
+        axis.legend(frameon=False)
 
 
 def topography(topography: Topography, frames: int) -> Figure:
@@ -309,18 +303,10 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
             values = [record[name] for record in records]
             label = _named(name, records[0].get("is_bound", True))
             axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=label)
-        axis.set_xlabel("epoch")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(frameon=False)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("nats per frame")
+        finish(axis, "epoch", "nats per frame" if axis is axes[0] else "")
     return figure
-
-
-def _and(moving: Iterable[str]) -> str:
-    """Return a title that names the moving factors."""
-    first, *others = moving
-    return f"{' and '.join([first, *others])} move{'' if others else 's'}"
 
 
 def _named(term: str, is_bound: bool) -> str:
@@ -355,10 +341,12 @@ def labels_of(batch: Batch, names: Sequence[str]) -> list[str]:
     """Return a title for every sequence: what moves in it, or its number."""
     if batch.factors is None or not names:
         return [f"sequence {n}" for n in range(len(batch.x))]
-    moves = (batch.factors != batch.factors[:, :1]).any(1)
-    return [
-        _and(names[c] for c in row.nonzero().flatten()) if row.any() else "still" for row in moves
-    ]
+    titles = []
+    for row in (batch.factors != batch.factors[:, :1]).any(1):
+        moving = [names[column] for column in row.nonzero().flatten()]
+        verb = "moves" if len(moving) == 1 else "move"
+        titles.append(f"{' and '.join(moving)} {verb}" if moving else "still")
+    return titles
 
 
 def tile(block: Tensor) -> NDArray[np.float32]:

@@ -32,6 +32,22 @@ def stable(kind: str, **settings: tuple[Any, Any]) -> dict[str, Any]:
     return {"kind": kind, **told}
 
 
+def pairs(settings: object, **neutral: Any) -> dict[str, tuple[Any, Any]]:
+    """Return attributes with their neutral values, as arguments of `stable`.
+
+    For settings whose stable key is today's name of the attribute.
+
+    >>> pairs(Topography(2, (5,)), capsules=None, window=1)
+    {'capsules': (2, None), 'window': (1, 1)}
+    """
+    return {name: (plain(getattr(settings, name)), value) for name, value in neutral.items()}
+
+
+def plain(value: Any) -> Any:
+    """Return the value of an enumeration or a likelihood, and any other setting as it is."""
+    return getattr(value, "value", value)
+
+
 def fingerprint(identity: dict[str, Any]) -> str:
     """Return the digest of a dictionary of stable keys.
 
@@ -46,40 +62,24 @@ def of_topography(topography: Topography) -> dict[str, Any]:
     """Return W's settings under stable keys."""
     return stable(
         "windows-of-capsules",
-        capsules=(topography.capsules, None),
-        shape=(topography.shape, None),
-        reach=(topography.reach, None),
-        window=(topography.window, 1),
-        velocity=(topography.velocity, None),
-        corners=(topography.corners, True),
-        cyclic=(topography.cyclic, True),
-        causal=(topography.causal, False),
-        apart=(topography.apart, False),
+        **pairs(topography, capsules=None, shape=None, reach=None, window=1, velocity=None),
+        **pairs(topography, corners=True, cyclic=True, causal=False, apart=False),
     )
 
 
 def of_training(training: Training) -> dict[str, Any]:
     """Return the settings of a training under stable keys."""
-    optimiser = training.optimiser
+    optimiser, kl = training.optimiser, training.kl
     if isinstance(optimiser, Adam):
-        stated = stable(
-            "adam",
-            lr=(optimiser.lr, None),
-            betas=(optimiser.betas, None),
-            warmup=(optimiser.warmup, 0),
-        )
+        stated = stable("adam", **pairs(optimiser, lr=None, betas=None, warmup=0))
     else:
-        stated = stable("sgd", lr=(optimiser.lr, None), momentum=(optimiser.momentum, None))
+        stated = stable("sgd", **pairs(optimiser, lr=None, momentum=None))
     return stable(
         "gradient-descent",
         optimiser=(stated, None),
-        batch=(training.batch, None),
-        epochs=(training.epochs, None),
-        epoch_size=(training.epoch_size, None),
-        clip=(training.clip, None),
-        precision=(training.precision.value, "fp32"),
-        patience=(training.patience, None),
-        kl_weight=((training.kl.start, training.kl.until, training.kl.end), (1.0, 0.0, 1.0)),
+        **pairs(training, batch=None, epochs=None, epoch_size=None, clip=None),
+        **pairs(training, precision="fp32", patience=None),
+        kl_weight=((kl.start, kl.until, kl.end), (1.0, 0.0, 1.0)),
     )
 
 
@@ -87,8 +87,7 @@ def of_part_whole(capsules: PartWholeSettings) -> dict[str, Any]:
     """Return the settings of a part-whole model under stable keys."""
     return stable(
         "part-whole-capsules",
-        sizes=(capsules.sizes, None),
-        template=(capsules.template, None),
+        **pairs(capsules, sizes=None, template=None),
         poses=(capsules.poses_are.value, None),
         pixel_noise=(capsules.noise, None),
         presence_prior=(capsules.prior, None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,7 @@ from topocaps.data.importing.split import Imported, split
 from topocaps.data.sequences import Sequences
 from topocaps.data.shifted import room_to_shift
 from topocaps.errors import BadInput, counted, finite_number, one_of, whole_number
-from topocaps.latents.motion import Known, Unknown
+from topocaps.latents.motion import Known, Motion, Unknown
 from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.rolling import RollingVAE
@@ -141,12 +140,6 @@ def fit_own(
     return run_job(Job(recipe, out, seed, evaluate_start=False), device, say, splits)
 
 
-_ALONE = (
-    ". Put the pictures of a sequence into one subfolder, or cut those of a folder into sequences "
-    "with --frames N; tc.data.from_images makes sequences of single pictures"
-)
-
-
 def recipe_for(own: Imported, data: OwnSequences, choices: Choices) -> Recipe | RollingRecipe:
     """Return a recipe for sequences that were read.
 
@@ -154,9 +147,13 @@ def recipe_for(own: Imported, data: OwnSequences, choices: Choices) -> Recipe | 
     """
     frames, shape = own.sequences.frames, own.sequences.frame_shape
     if frames < FEWEST:
+        alone = (
+            ". Put the pictures of a sequence into one subfolder, or cut those of a folder into "
+            "sequences with --frames N; tc.data.from_images makes sequences of single pictures"
+        )
         raise BadInput(
             f"sequences of {counted(frames, 'frame')} are too short to learn motion from: "
-            f"{FEWEST} or more are needed{_ALONE * (frames == 1)}"
+            f"{FEWEST} or more are needed{alone * (frames == 1)}"
         )
     pictures = len(shape) == 3 and min(shape[1:]) >= 28
     convolutional = pictures and math.prod(shape) > _MANY
@@ -263,13 +260,13 @@ def explain(recipe: BaseRecipe) -> str:
         epochs = f"up to {epochs} (stops after {training.patience} without a better bound)"
     shift = getattr(recipe.data, "shift", 0)
     shown = f", shifted by up to {counted(shift, 'pixel')}" if shift else ""
-    if rolling := isinstance(recipe, RollingRecipe):
-        convolutional, moves = recipe.channels is not None, _moves(recipe)
-        closed = getattr(recipe.data, "closed", False)
+    if isinstance(recipe, RollingRecipe):
+        closed = isinstance(recipe.data, OwnSequences) and recipe.data.closed
+        convolutional, ends = recipe.channels is not None, "closed time" if closed else "open time"
+        moves = f"a motion of {_velocity(recipe.motion)} sites a frame"
     else:
-        convolutional, closed = recipe.convolutional, recipe.closed
+        convolutional, ends = recipe.convolutional, "closed time" if recipe.closed else "open ends"
         moves = f"a window of {topography.window} frames"
-    ends = "closed time" if closed else "open time" if rolling else "open ends"
     networks = "convolutional networks" if convolutional else "multilayer perceptrons"
     return (
         f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, {moves}, "
@@ -278,15 +275,9 @@ def explain(recipe: BaseRecipe) -> str:
     )
 
 
-def _moves(recipe: RollingRecipe) -> str:
-    motion = recipe.motion
+def _velocity(motion: Motion) -> str:
     if isinstance(motion, Known):
-        return f"a motion of {motion.velocity:g} sites a frame"
-    if isinstance(motion, Unknown):
-        return f"a motion of {_either(motion.velocities)} sites a frame"
-    return "a motion of your own"
-
-
-def _either(numbers: Sequence[float]) -> str:
-    *first, last = (f"{number:+g}".replace("-", "−") for number in numbers)
+        return f"{motion.velocity:g}"
+    assert isinstance(motion, Unknown)
+    *first, last = (f"{velocity:+g}".replace("-", "−") for velocity in motion.velocities)
     return f"{', '.join(first)} or {last}" if first else last

@@ -16,21 +16,6 @@ from topocaps.data import geometry
 from topocaps.errors import BadInput
 from topocaps.study.figures import can_be_drawn, canvas, show_rows, tile
 
-TEMPLATES_CAPTION = (
-    "Templates of the parts (Fig. 6): brightness times opacity, each scaled to its square."
-)
-PARTS_CAPTION = (
-    "Held-out digits: the input, its reconstruction from the encoder's parts, and the same with "
-    "each part in its own colour (Fig. 7)."
-)
-TURNED_CAPTION = (
-    "One digit at several rotations: the input, its reconstruction from the encoder's parts and "
-    "after free-form inference (Fig. 3), and both with each part in its own colour (Fig. 5)."
-)
-SAMPLES_CAPTION = (
-    "Images sampled from the generative model (Eq. 1-7), and the parts that draw them."
-)
-
 FREE_STEPS = 100
 
 

@@ -55,14 +55,6 @@ class Quantity:
         ends = replace(self, key=self.interval).of(metrics) if self.interval else None
         return None if ends is None else (ends[0], ends[1])
 
-    def write_between(self, value: float, low: float, high: float) -> str:
-        """Return the number with its interval as text.
-
-        >>> Quantity(("gain",), "gain", 2).write_between(0.5, -0.25, 0.75)
-        '0.50 [−0.25, 0.75]'
-        """
-        return f"{self.write(value)} [{self.write(low)}, {self.write(high)}]"
-
     @property
     def untrained(self) -> Quantity:
         """The same number of the model before its first step."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Self, TypeVar
+from operator import methodcaller
+from typing import Any, NamedTuple, Self, TypeVar
 
 from topocaps.capsules import PartWhole, PartWholeSettings
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import seeded
-from topocaps.errors import BadInput, check_seed, non_negative, one_of, positive, whole_number
+from topocaps.errors import (
+    BadInput,
+    check_seed,
+    finite_number,
+    non_negative,
+    one_of,
+    positive,
+    whole_number,
+)
 from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography
 from topocaps.metrics.rolled_traversal import TraversalOptions
@@ -22,13 +30,22 @@ from topocaps.models.convolutional import RELU, SILU, convolutional
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Fan, Norm
 from topocaps.references import references
-from topocaps.study.changes import changed
+from topocaps.study.changes import (
+    changed,
+    check_fields,
+    check_one_layer,
+    optional,
+    true_or_false,
+    widths,
+)
 from topocaps.study.data import DATA, SOME, Data, Mnist
 from topocaps.study.fingerprint import (
     fingerprint,
     of_part_whole,
     of_topography,
     of_training,
+    pairs,
+    plain,
     stable,
 )
 from topocaps.training import Training
@@ -64,14 +81,12 @@ class BaseRecipe(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as plain data; ``from_json`` makes the same recipe of it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.start is None:
+            del values["start"]
         return {
-            "name": self.name,
-            "about": self.about,
-            "data": {"kind": type(self.data).__name__, **asdict(self.data)},
-            "training": self.training.to_json(),
-            "claims": dict(self.claims),
-            "edition": self.edition,
-            **({} if self.start is None else {"start": self.start.to_json()}),
+            name: None if value is None else _form(name).write(value)
+            for name, value in values.items()
         }
 
     @staticmethod
@@ -86,11 +101,8 @@ class BaseRecipe(ABC):
         if kind not in FAMILIES:
             raise BadInput(f"this version has no recipes of {kind!r} models")
         family = FAMILIES[kind]
-        told = {
-            f.name: settings[f.name] for f in fields(family) if settings.get(f.name) is not None
-        }
-        read = {name: READ.get(name, _unchanged)(value) for name, value in told.items()}
-        return family(**read)
+        given = [f.name for f in fields(family) if f.init and settings.get(f.name) is not None]
+        return family(**{name: _form(name).read(settings[name]) for name in given})
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -141,85 +153,82 @@ def recipe_of(*models: type[GenerativeModel]) -> Callable[[Family], Family]:
 class Recipe(BaseRecipe):
     """Data, topographic model, training, and what the papers claim for them."""
 
-    topography: Topography
+    unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
+    rate: float = 1.0  #: sites a frame that the data ask for
+    closed: bool = True  #: sequences come round
     model: type[TopographicVAE] | type[VAE] = TopographicVAE
+    topography: Topography
     hidden: tuple[int, ...] | None = None  #: an encoder's layers; the paper's where None
     convolutional: bool = False  #: instead of multilayer perceptrons (not the paper's)
     #: of convolutional networks like those of a `RollingVAE`, with at most one ``hidden`` layer
     channels: tuple[int, ...] | None = None
     mu: float = -30.0
-    norm: Norm = Norm.NONE
-    likelihood: Likelihood = Likelihood.BERNOULLI
     centred: bool = False  #: the decoder sees t less its mean under the prior (not the paper's)
     learned: Learned = Learned.NOTHING  #: of the topography
     sparsity: float = 0.0  #: price of capsules that stand out, in nats
+    epsilon: float = 0.0  #: number added to every energy
+    norm: Norm = Norm.NONE
     encoder_fan: Fan = Fan.IN  #: which side of a layer bounds the encoders' initial weights
     decoder_fan: Fan = Fan.IN  #: the same for the decoder
-    epsilon: float = 0.0  #: number added to every energy
-    rate: float = 1.0  #: sites a frame that the data ask for
-    closed: bool = True  #: sequences come round
-    unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
+    likelihood: Likelihood = Likelihood.BERNOULLI
 
     def __post_init__(self) -> None:
-        hidden = (self.hidden,) if isinstance(self.hidden, int) else self.hidden
-        if hidden is not None and not (
-            isinstance(hidden, tuple) and all(isinstance(h, int) and h > 0 for h in hidden)
-        ):
-            raise BadInput(f"hidden must be widths such as 300,200, not {self.hidden!r}")
-        object.__setattr__(self, "hidden", hidden)
-        if self.channels is not None:
-            channels = (self.channels,) if isinstance(self.channels, int) else self.channels
-            channels = tuple(whole_number("channels", count) for count in channels)
-            object.__setattr__(self, "channels", channels)
-            if not self.convolutional:
-                raise BadInput("channels are of convolutional networks: set convolutional=true")
-        if isinstance(self.mu, bool) or not isinstance(self.mu, int | float):
-            raise BadInput(f"mu must be a number, not {self.mu!r}")
-        if not math.isfinite(self.mu):
-            raise BadInput(f"mu must be finite, not {self.mu}")
-        for name in ("centred", "closed", "convolutional"):
-            if not isinstance(getattr(self, name), bool):
-                raise BadInput(f"{name} must be true or false, not {getattr(self, name)!r}")
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        for name in ("sparsity", "epsilon"):
-            object.__setattr__(self, name, non_negative(name, getattr(self, name)))
+        check_fields(
+            self,
+            hidden=optional(widths),
+            channels=optional(widths),
+            convolutional=true_or_false,
+            centred=true_or_false,
+            closed=true_or_false,
+            rate=positive,
+            sparsity=non_negative,
+            epsilon=non_negative,
+            unseen_window=optional(whole_number),
+            likelihood=lambda _, value: Likelihood.of(value),
+            norm=functools.partial(one_of, Norm),
+            learned=functools.partial(one_of, Learned),
+            encoder_fan=functools.partial(one_of, Fan),
+            decoder_fan=functools.partial(one_of, Fan),
+        )
+        finite_number("mu", self.mu)
+        self._check_time()
+        self._check_networks()
+        for name, value in self._of_t.items():
+            if self.model is VAE and value != getattr(Recipe, name):
+                raise BadInput(f"a VAE has no {name}: that is a setting of a TopographicVAE")
+
+    def _check_time(self) -> None:
         if self.closed and not self.topography.cyclic:
             raise BadInput(
                 "capsules with open ends are for sequences that do not come round: closed=false"
             )
-        if self.unseen_window is not None:
-            window = whole_number("unseen_window", self.unseen_window)
-            if window < self.topography.window:
-                raise BadInput(
-                    f"unseen_window {window} is less than the model's window "
-                    f"{self.topography.window}: what the model has seen is not unseen"
-                )
-        object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
-        for name, kind in (
-            ("norm", Norm), ("learned", Learned), ("encoder_fan", Fan), ("decoder_fan", Fan),
-        ):  # fmt: skip
-            object.__setattr__(self, name, one_of(kind, name, getattr(self, name)))
-        if self.convolutional and (
-            self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE
-        ):
+        if self.unseen_window is not None and self.unseen_window < self.topography.window:
+            raise BadInput(
+                f"unseen_window {self.unseen_window} is less than the model's window "
+                f"{self.topography.window}: what the model has seen is not unseen"
+            )
+
+    def _check_networks(self) -> None:
+        if not self.convolutional:
+            if self.channels is not None:
+                raise BadInput("channels are of convolutional networks: set convolutional=true")
+            return
+        if self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE:
             raise BadInput("convolutional networks have no norm, and no W to learn or be sparse")
-        if self.convolutional and (self.encoder_fan, self.decoder_fan) != (Fan.IN, Fan.IN):
+        if (self.encoder_fan, self.decoder_fan) != (Fan.IN, Fan.IN):
             raise BadInput(
                 "encoder_fan and decoder_fan are of multilayer perceptrons: convolutional networks "
                 "are initialised as PyTorch does it, or as He et al. (2015) do if channels are set"
             )
-        if self.convolutional and self.hidden is not None:
-            if self.channels is None:
-                raise BadInput("hidden is of multilayer perceptrons: set hidden=none first")
-            if len(self.hidden) > 1:
-                raise BadInput("convolutional networks have at most one hidden layer")
-        if self.model is VAE:
-            for name, default in (
-                ("mu", Recipe.mu), ("centred", False), ("learned", Learned.NOTHING),
-                ("sparsity", 0.0), ("epsilon", 0.0),
-            ):  # fmt: skip
-                if getattr(self, name) != default:
-                    raise BadInput(f"a VAE has no {name}: that is a setting of a TopographicVAE")
+        if self.hidden is not None and self.channels is None:
+            raise BadInput("hidden is of multilayer perceptrons: set hidden=none first")
+        check_one_layer(self.hidden)
+
+    @property
+    def _of_t(self) -> dict[str, Any]:
+        """Settings of models whose t is divided by the pooled energy, which a VAE does not have."""
+        names = ("mu", "centred", "learned", "sparsity", "epsilon")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def citations(self) -> tuple[str, ...]:
@@ -229,14 +238,6 @@ class Recipe(BaseRecipe):
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
         """The model, initialised from ``seed``."""
         check_seed(seed)
-        own = {
-            "mu": self.mu,
-            "centred": self.centred,
-            "learned": self.learned,
-            "sparsity": self.sparsity,
-            "epsilon": self.epsilon,
-        }
-        settings: dict[str, Any] = {} if self.model is VAE else own
         with seeded(seed):
             if self.convolutional:
                 return convolutional(
@@ -253,7 +254,7 @@ class Recipe(BaseRecipe):
                 likelihood=self.likelihood,
                 encoder_fan=self.encoder_fan,
                 decoder_fan=self.decoder_fan,
-                **settings,
+                **({} if self.model is VAE else self._of_t),
             )
 
     def check(self, sequences: SequenceSet) -> None:
@@ -268,26 +269,7 @@ class Recipe(BaseRecipe):
         return TraversalOptions(self.unseen_window, self.rate, self.closed)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **super().to_json(),
-            "unseen_window": self.unseen_window,
-            "rate": self.rate,
-            "closed": self.closed,
-            "model": self.model.__name__,
-            "topography": self.topography.settings(),
-            "hidden": self.hidden,
-            "convolutional": self.convolutional,
-            "channels": self.channels,
-            "mu": None if self.model is VAE else self.mu,
-            "centred": self.centred,
-            "learned": self.learned.value,
-            "sparsity": self.sparsity,
-            "epsilon": self.epsilon,
-            "norm": self.norm.value,
-            "encoder_fan": self.encoder_fan.value,
-            "decoder_fan": self.decoder_fan.value,
-            "likelihood": self.likelihood.value,
-        }
+        return {**super().to_json(), "mu": None if self.model is VAE else self.mu}
 
     def identity(self) -> dict[str, Any]:
         vae = self.model is VAE
@@ -298,17 +280,9 @@ class Recipe(BaseRecipe):
             networks=("convolutions" if self.convolutional else "perceptrons", "perceptrons"),
             channels=(self.channels, None),
             mu=(None if vae else self.mu, None),
-            norm=(self.norm.value, "none"),
-            likelihood=(self.likelihood.value, "bernoulli"),
-            centred=(self.centred, False),
-            learned=(self.learned.value, "nothing"),
-            sparsity=(self.sparsity, 0.0),
-            encoder_fan=(self.encoder_fan.value, "in"),
-            decoder_fan=(self.decoder_fan.value, "in"),
-            epsilon=(self.epsilon, 0.0),
-            rate=(self.rate, 1.0),
-            closed=(self.closed, True),
-            unseen_window=(self.unseen_window, None),
+            **pairs(self, norm="none", likelihood="bernoulli", centred=False, learned="nothing"),
+            **pairs(self, sparsity=0.0, encoder_fan="in", decoder_fan="in", epsilon=0.0),
+            **pairs(self, rate=1.0, closed=True, unseen_window=None),
         )
 
 
@@ -317,12 +291,12 @@ class Recipe(BaseRecipe):
 class PartWholeRecipe(BaseRecipe):
     """Data, part-whole model and training."""
 
-    capsules: PartWholeSettings = field(default_factory=PartWholeSettings)
     probed: int | None = None  #: training images that probes are fitted on; all where None
+    model: type[PartWhole] = field(default=PartWhole, init=False)
+    capsules: PartWholeSettings = field(default_factory=PartWholeSettings)
 
     def __post_init__(self) -> None:
-        if self.probed is not None:
-            whole_number("probed", self.probed)
+        check_fields(self, probed=optional(whole_number))
 
     @property
     def citations(self) -> tuple[str, ...]:
@@ -334,22 +308,17 @@ class PartWholeRecipe(BaseRecipe):
         with seeded(seed):
             return PartWhole(frame_shape, self.capsules)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **super().to_json(),
-            "probed": self.probed,
-            "model": PartWhole.__name__,
-            "capsules": asdict(self.capsules),
-        }
-
     def identity(self) -> dict[str, Any]:
         return super().identity() | stable(
             "part-whole", capsules=(of_part_whole(self.capsules), None), probed=(self.probed, None)
         )
 
 
-def _unchanged(value: Any) -> Any:
-    return value
+class Form(NamedTuple):
+    """How the value of a field is written as plain data, and read from it."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
 
 
 def _tuples(value: Any) -> Any:
@@ -364,23 +333,23 @@ def _data(settings: Mapping[str, Any]) -> Data:
     return DATA[settings["kind"]](**told)
 
 
-def _topography(settings: Mapping[str, Any]) -> Topography:
-    return Topography(**_tuples(settings))
+def _model(recorded: str | Mapping[str, Any]) -> type[TopographicVAE] | type[VAE]:
+    """Return the class of a model; run folders record it with its settings."""
+    kind = recorded["kind"] if isinstance(recorded, Mapping) else recorded
+    return {one.__name__: one for one in (TopographicVAE, VAE)}[kind]
 
 
-MODELS: dict[str, type[TopographicVAE] | type[VAE]] = {
-    kind.__name__: kind for kind in (TopographicVAE, VAE)
+_PLAIN = Form(plain, _tuples)
+#: The forms of fields whose values are more than plain data, enumerations and tuples.
+FORMS = {
+    "data": Form(lambda data: {"kind": type(data).__name__, **asdict(data)}, _data),
+    "training": Form(methodcaller("to_json"), Training.from_json),
+    "start": Form(methodcaller("to_json"), BaseRecipe.from_json),
+    "model": Form(lambda model: model.__name__, _model),
+    "topography": Form(methodcaller("settings"), lambda settings: Topography(**_tuples(settings))),
+    "capsules": Form(asdict, lambda settings: PartWholeSettings(**settings)),
 }
 
-#: How the fields of recipes are made of plain data, where they are not plain themselves.
-READ: dict[str, Callable[[Any], Any]] = {
-    "data": _data,
-    "training": Training.from_json,
-    "start": BaseRecipe.from_json,
-    "claims": _tuples,
-    "hidden": _tuples,
-    "channels": _tuples,
-    "topography": _topography,
-    "model": lambda model: MODELS[model["kind"] if isinstance(model, Mapping) else model],
-    "capsules": lambda capsules: PartWholeSettings(**capsules),
-}
+
+def _form(name: str) -> Form:
+    return FORMS.get(name, _PLAIN)

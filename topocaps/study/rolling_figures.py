@@ -15,49 +15,10 @@ from topocaps.device import seeded
 from topocaps.metrics.decoded_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.rolling import RollingVAE
+from topocaps.study import figures
 from topocaps.study.drawing import Animation
-from topocaps.study.figures import (
-    ACCENT,
-    GAP,
-    GREY,
-    MANY,
-    canvas,
-    check_drawable,
-    show_rows,
-    tile,
-    unseen_in_grey,
-)
 
 SHOWN = 5  # visible frames in pictures
-PREDICTED_CAPTION = (
-    "Held-out sequences. Top row of each block: the sequence. Below, left of the red line: the "
-    "frames that the model sees. Right of it: its predictions of the others."
-)
-ANIMATION_CAPTION = (
-    "Held-out sequences (top), and below them what each model makes of their first frames. A red "
-    "bar marks frames that the models have not seen."
-)
-BY_VISIBLE_CAPTION = (
-    "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 the "
-    "mean frame of the sequence."
-)
-BY_DISTANCE_CAPTION = (
-    f"The gain on hidden frames by their distance from the nearest of {SHOWN} visible frames."
-)
-MOTION_CAPTION = (
-    "How sure the model is of the motion, by the number of visible frames: the mean probability of "
-    "each candidate, over the held-out sequences in which it is the likeliest with all frames."
-)
-CALIBRATION_CAPTION = (
-    "Pixels of hidden frames, grouped by the standard deviation that the model predicts for them "
-    "from what it does not know of the code, and the root mean square of its errors. On the dashed "
-    "line, it knows how wrong it is; errors above it have other sources as well."
-)
-CAPSULES_CAPTION = (
-    "What each capsule adds to frame 0 of held-out sequences: the decoded frame less that decoded "
-    "without the capsule; red is brighter, blue darker. Capsules are ordered by the nats of the "
-    "code that they hold, on average over sequences (above)."
-)
 LEAST = 0.01  # probability of a motion that is named
 _PIXELS = 3  # of the animation for a pixel of a frame
 _BAR = 3  # half the height of the red bar, in pixels
@@ -74,24 +35,24 @@ def first_frames(x: Tensor, count: int = SHOWN) -> Tensor:
 
 
 @torch.no_grad()
-def predicted(models: Mapping[str, Fill], x: Tensor, labels: Sequence[str] = ()) -> Figure:
+def predicted(models: Mapping[str, Fill], x: Tensor) -> Figure:
     """Draw sequences, and below each what every model makes of its first frames.
 
     Args:
         models: functions that fill hidden frames in, by the label of their row.
         x: frames (batch, time, *frame).
-        labels: titles of the sequences.
     """
     visible = first_frames(x)
     rows = torch.stack([x, *(fill(x, visible) for fill in models.values())], 1).clamp(0, 1)
-    height = 0.55 * (1 + len(models)) + 0.3 * bool(labels)
-    figure, axes = canvas(len(x), 1, (0.55 * x.shape[1] + 1.4, height * len(x) + 0.3))
-    edge = int(visible[0].sum()) * (x.shape[-1] + GAP) - 0.5
-    for n, (axis, block) in enumerate(zip(axes, rows, strict=True)):
-        last = [str(frame) for frame in range(x.shape[1])] if n == len(x) - 1 else []
-        show_rows(axis, block, ("sequence", *models), last, labels[n] if labels else "")
-        axis.plot([edge, edge], [x.shape[-2] + GAP, len(block[:, 0]) * (x.shape[-2] + GAP)],
-                  color=ACCENT, linewidth=2)  # fmt: skip
+    size = (0.55 * x.shape[1] + 1.4, 0.55 * rows.shape[1] * len(x) + 0.3)
+    figure, axes = figures.canvas(len(x), 1, size)
+    down, across = (pixels + figures.GAP for pixels in x.shape[-2:])
+    edge = int(visible[0].sum()) * across - 0.5
+    for axis, block in zip(axes, rows, strict=True):
+        columns = [str(frame) for frame in range(x.shape[1])] if axis is axes[-1] else []
+        figures.show_rows(axis, block, ("sequence", *models), columns)
+        ends = [down, len(block) * down]
+        axis.plot([edge, edge], ends, color=figures.ACCENT, linewidth=2)
     axes[-1].set_xlabel("frame", fontsize=9)
     return figure
 
@@ -102,16 +63,13 @@ def ring_traversal(traversed: RingTraversal, labels: Sequence[str] = ()) -> Figu
     Frames that the code has not seen are grey. An offset between two frames has no input.
     """
     x, frame = traversed.x, traversed.frame
-    check_drawable(x.shape[2:])
-    shown = unseen_in_grey(x, ~traversed.visible)
+    figures.check_drawable(x.shape[2:])
+    shown = figures.unseen_in_grey(x, ~traversed.visible)
     each = torch.arange(len(x), device=x.device)[:, None]
     above = torch.where((frame >= 0)[..., None, None, None], shown[each, frame.clamp_min(0)], 1.0)
-    blocks = torch.stack([above, traversed.rolled], 1).clamp(0, 1)
-    labels = labels or [f"sequence {n}" for n in range(len(x))]
+    blocks = torch.stack([above, traversed.rolled], 1)
     offsets = [str(offset) for offset in range(blocks.shape[2])]
-    figure, axes = canvas(len(x), 1, (0.62 * len(offsets) + 1.6, 1.5 * len(x) + 0.3))
-    for axis, block, label in zip(axes, blocks, labels, strict=True):
-        show_rows(axis, block, ("input", "rolled"), offsets, label)
+    figure, axes = figures.draw_blocks(blocks, ("input", "rolled"), labels, offsets)
     axes[-1].set_xlabel("sites rolled, along the motion of the sequence", fontsize=9)
     return figure
 
@@ -123,7 +81,7 @@ def animated(models: Mapping[str, Fill], x: Tensor) -> Animation:
     rows = torch.stack([x, *(fill(x, visible) for fill in models.values())]).clamp(0, 1)
     pictures = []
     for frame in range(x.shape[1]):
-        picture = tile(rows[:, :, frame])
+        picture = figures.tile(rows[:, :, frame])
         colour = np.repeat(picture[..., None], 3, 2) if picture.ndim == 2 else picture
         large = (255 * colour).astype(np.uint8).repeat(_PIXELS, 0).repeat(_PIXELS, 1)
         if not visible[0, frame]:
@@ -142,39 +100,34 @@ def by_visible(runs: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> 
     return _gains(gains, "visible frames")
 
 
-def by_distance(runs: Mapping[str, Mapping[str, Any]], count: int = SHOWN) -> Figure:
-    """Draw the gain of each run against the distance from the nearest of ``count`` visible frames.
+def by_distance(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the gain of each run against the distance from the nearest of ``SHOWN`` visible frames.
 
     Args:
         runs: the metrics of each run, by the number of visible frames.
     """
     gains = {
-        name: {int(n): gain for n, gain in measured[str(count)]["by_distance"].items()}
+        name: {int(n): gain for n, gain in measured[str(SHOWN)]["by_distance"].items()}
         for name, measured in runs.items()
-        if str(count) in measured
+        if str(SHOWN) in measured
     }
-    return _gains(gains, f"frames from the nearest of {count} visible ones")
+    return _gains(gains, f"frames from the nearest of {SHOWN} visible ones")
 
 
 def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure:
     """Draw gains against whole numbers, which ``label`` names."""
-    figure, (axis,) = canvas(1, 1, (6.0, 3.4))
+    figure, (axis,) = figures.canvas(1, 1, (6.0, 3.4))
     lowest = 0.0
     for name, measured in runs.items():
         known = {n: gain for n, gain in measured.items() if gain is not None}
         if known:
             axis.plot(list(known), list(known.values()), marker="o", markersize=4, label=name)
             lowest = min(lowest, *known.values())
-    axis.axhline(0, color=GREY, linestyle="--", label="mean frame")
+    axis.axhline(0, color=figures.GREY, linestyle="--", label="mean frame")
     axis.set_ylim(max(lowest - 0.1, -1.5), 1.02)
-    axis.set_xlabel(label)
-    axis.set_ylabel("gain on hidden frames")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(runs) < MANY:
-        axis.legend(frameon=False)
-    else:
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axis.spines[["top", "right"]].set_visible(False)
+    figures.add_legend(axis, len(runs))
+    figures.finish(axis, label, "gain on hidden frames")
     return figure
 
 
@@ -186,7 +139,7 @@ def motions(found: Mapping[str, Any]) -> Figure:
             ``most_frequent`` ones, and their mean probabilities by the number of visible frames.
     """
     names, groups, measured = found["candidates"], found["most_frequent"], found["probability"]
-    figure, axes = canvas(1, len(groups), (1.4 + 2.6 * len(groups), 3.0))
+    figure, axes = figures.canvas(1, len(groups), (1.4 + 2.6 * len(groups), 3.0))
     for place, (axis, group) in enumerate(zip(axes, groups, strict=True)):
         floor = np.zeros(len(measured))
         for n, name in enumerate(names):
@@ -195,11 +148,9 @@ def motions(found: Mapping[str, Any]) -> Figure:
             axis.bar(list(measured), share, bottom=floor, label=label)
             floor += share
         axis.set_title(f"moves by {names[group]}", fontsize=10)
-        axis.set_xlabel("visible frames")
         axis.set_ylim(0, 1)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.legend(fontsize=8)
-    axes[0].set_ylabel("probability")
+        figures.finish(axis, "visible frames", "probability" if place == 0 else "")
     return figure
 
 
@@ -219,7 +170,7 @@ def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
         added.append((whole - model.decode(without)).mean(1))  # over colours
     columns = [x[rows, 0].mean(1), whole.mean(1), *added]
     size = (0.75 * len(columns) + 0.4, 0.75 * shown + 0.6)
-    figure, axes = canvas(shown, len(columns), size)
+    figure, axes = figures.canvas(shown, len(columns), size)
     titles = ["frame", "decoded", *(f"{nats[capsule]:.0f} nats" for capsule in order)]
     largest = max(one.abs().max().item() for one in added) or 1.0
     for n, axis in enumerate(axes):
@@ -250,11 +201,9 @@ def calibration(model: RollingVAE, x: Tensor, samples: int = 30, groups: int = 1
     parts = order.tensor_split(groups)
     at = [deviation[part].square().mean().sqrt().item() for part in parts]
     off = [error[part].mean().sqrt().item() for part in parts]
-    figure, (axis,) = canvas(1, 1, (4.2, 3.6))
+    figure, (axis,) = figures.canvas(1, 1, (4.2, 3.6))
     top = 1.05 * max(*at, *off)
-    axis.plot([0, top], [0, top], "--", color=GREY)
-    axis.plot(at, off, marker="o", markersize=4, color=ACCENT)
-    axis.set_xlabel("predicted standard deviation of a pixel")
-    axis.set_ylabel("root mean square error")
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.plot([0, top], [0, top], "--", color=figures.GREY)
+    axis.plot(at, off, marker="o", markersize=4, color=figures.ACCENT)
+    figures.finish(axis, "predicted standard deviation of a pixel", "root mean square error")
     return figure

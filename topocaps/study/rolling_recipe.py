@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,9 @@ from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_
 from topocaps.models.rolling import RollingVAE
 from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
 from topocaps.references import references
-from topocaps.study.fingerprint import of_topography, stable
-from topocaps.study.recipe import READ, BaseRecipe, recipe_of
+from topocaps.study.changes import check_fields, check_one_layer, optional, widths
+from topocaps.study.fingerprint import of_topography, pairs, stable
+from topocaps.study.recipe import FORMS, BaseRecipe, Form, recipe_of
 
 
 @recipe_of(RollingVAE)
@@ -25,6 +25,7 @@ from topocaps.study.recipe import READ, BaseRecipe, recipe_of
 class RollingRecipe(BaseRecipe):
     """Data, rolling VAE and training."""
 
+    model: type[RollingVAE] = field(default=RollingVAE, init=False)
     topography: Topography
     motion: Motion = field(default_factory=Known)
     visible: VisibleFrames = field(default_factory=Stretch)
@@ -42,15 +43,16 @@ class RollingRecipe(BaseRecipe):
                 "a rolling VAE takes capsules, shape and cyclic of its topography: the other "
                 "settings are those of a TopographicVAE"
             )
-        for name in ("hidden", "channels"):
-            value = getattr(self, name)
-            if value is not None:
-                widths = tuple(value) if isinstance(value, Iterable) else (value,)
-                widths = tuple(whole_number(name, width) for width in widths)
-                object.__setattr__(self, name, widths)
-        if self.channels is not None and self.hidden is not None and len(self.hidden) > 1:
-            raise BadInput("convolutional networks have at most one hidden layer")
-        object.__setattr__(self, "prior", CodePrior.of(self.prior))
+        check_fields(
+            self,
+            hidden=optional(widths),
+            channels=optional(widths),
+            keep=optional(whole_number),
+            likelihood=lambda _, value: Likelihood.of(value),
+            prior=lambda _, value: CodePrior.of(value),
+        )
+        if self.channels is not None:
+            check_one_layer(self.hidden)
         if None in (
             motion_settings(self.motion), visible_settings(self.visible), prior_settings(self.prior)
         ):  # fmt: skip
@@ -58,9 +60,6 @@ class RollingRecipe(BaseRecipe):
                 "a recipe records its motion, its visible frames and its prior: a class of your "
                 "own has no settings, so give the model to tc.fit"
             )
-        if self.keep is not None:
-            object.__setattr__(self, "keep", whole_number("keep", self.keep))
-        object.__setattr__(self, "likelihood", Likelihood.of(self.likelihood))
 
     @property
     def citations(self) -> tuple[str, ...]:
@@ -92,18 +91,11 @@ class RollingRecipe(BaseRecipe):
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **super().to_json(),
-            "model": RollingVAE.__name__,
-            "topography": self.topography.settings(),
-            "motion": motion_settings(self.motion),
-            "visible": visible_settings(self.visible),
-            "keep": self.keep,
-            "hidden": self.hidden,
-            "channels": self.channels,
-            "likelihood": self.likelihood.value,
-            **({} if self.prior == StandardNormal() else {"prior": prior_settings(self.prior)}),
-        }
+        """Return the recipe as plain data; older run folders do not have the default prior."""
+        settings = super().to_json()
+        if self.prior == StandardNormal():
+            del settings["prior"]
+        return settings
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | stable(
@@ -111,12 +103,13 @@ class RollingRecipe(BaseRecipe):
             topography=(of_topography(self.topography), None),
             motion=(motion_settings(self.motion), None),
             visible=(visible_settings(self.visible), None),
-            keep=(self.keep, None),
-            hidden=(self.hidden, None),
-            channels=(self.channels, None),
-            likelihood=(self.likelihood.value, "bernoulli"),
+            **pairs(self, keep=None, hidden=None, channels=None, likelihood="bernoulli"),
             prior=(prior_settings(self.prior), {"kind": "normal"}),
         )
 
 
-READ |= {"motion": motion_from, "visible": visible_from, "prior": prior_from}
+FORMS |= {
+    "motion": Form(motion_settings, motion_from),
+    "visible": Form(visible_settings, visible_from),
+    "prior": Form(prior_settings, prior_from),
+}

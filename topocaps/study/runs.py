@@ -21,7 +21,7 @@ from topocaps.training import Run, RunFolder, fit_together, load
 from topocaps.training.run import choose_device
 from topocaps.training.store import SCHEMA
 from topocaps.training.validation import best_epoch
-from topocaps.training.watching import Watcher, on_terminal
+from topocaps.training.watching import on_terminal
 
 Say = Callable[[str], None]
 VALIDATED = 100  # validation sequences of every factor
@@ -49,6 +49,12 @@ class Job:
             return None
         return Job(self.recipe.start, self.start or self.out / "start", self.seed)
 
+    def is_done(self, reports: bool) -> bool:
+        """Whether the run is trained and evaluated, and reported if it has to be."""
+        folder = RunFolder(self.out)
+        last = folder.report if reports else folder.metrics
+        return folder.weights.exists() and last.exists()
+
 
 def run_job(
     job: Job,
@@ -67,7 +73,6 @@ def run_jobs(
     data: Path | None = None,
     device: str = "auto",
     say: Say = lambda line: None,
-    watch: Callable[[str], Watcher] = on_terminal,
     *,
     reports: bool = True,
     splits: Splits | None = None,
@@ -87,11 +92,26 @@ def run_jobs(
         before = list({b.out: b for job in chosen if (b := job.before) is not None}.values())
         loaded = splits if all(b.recipe.data == chosen[0].recipe.data for b in before) else None
         if before and evaluate:
-            list(run_jobs(before, data, device, say, watch, reports=reports, splits=loaded))
+            list(run_jobs(before, data, device, say, reports=reports, splits=loaded))
         elif before:
-            train_jobs(before, data, device, say, watch, splits=loaded)
+            train_jobs(before, data, device, say, splits=loaded)
     for group in _together(jobs, say):
-        yield from _run_group(group, data, device, say, watch, reports, splits)
+        shared = splits or group[0].recipe.data.load(data)
+        done = [job.is_done(reports) for job in group]
+        for job, was_done, run in zip(group, done, _train(group, shared, device, say), strict=True):
+            folder = RunFolder(job.out)
+            if run.failure is not None:
+                say(f"{job.named}: {run.failure} ({folder.failure})")
+            elif was_done:
+                say(f"{job.named}: trained already in {job.out} (remove the folder to train again)")
+                yield Finished.open(job.out, job.recipe)
+            else:
+                say(f"{job.named}: {_trained(run)}; evaluating")
+                if complaint := run.history[-1].get("complaint"):
+                    say(f"{job.named}: {complaint}")
+                yield evaluate_run(
+                    job.out, device, recipe=job.recipe, splits=shared, report=reports
+                )
 
 
 def train_jobs(
@@ -99,22 +119,19 @@ def train_jobs(
     data: Path | None = None,
     device: str = "auto",
     say: Say = lambda line: None,
-    watch: Callable[[str], Watcher] = on_terminal,
     *,
     splits: Splits | None = None,
 ) -> None:
     """Train jobs as ``run_jobs`` does, without an evaluation, from their initial weights."""
     _check_data(jobs, splits)
     for group in _together(jobs, say):
-        _train(group, splits or group[0].recipe.data.load(data), device, say, watch)
+        _train(group, splits or group[0].recipe.data.load(data), device, say)
 
 
 def _check_data(jobs: Sequence[Job], splits: Splits | None) -> None:
     """Raise `BadInput` if ``splits`` cannot be the data of all jobs."""
-    if splits is None:
-        return
     for job in jobs:
-        if job.recipe.data != jobs[0].recipe.data:
+        if splits is not None and job.recipe.data != jobs[0].recipe.data:
             raise BadInput(
                 f"splits are the data of all jobs: {job.recipe.name} has {job.recipe.data}, and "
                 f"{jobs[0].recipe.name} has {jobs[0].recipe.data}"
@@ -136,26 +153,23 @@ def _together(jobs: Sequence[Job], say: Say) -> list[list[Job]]:
     return list(groups.values())
 
 
-def _train(
-    jobs: Sequence[Job], splits: Splits, device: str, say: Say, watch: Callable[[str], Watcher]
-) -> list[Run]:
+def _train(jobs: Sequence[Job], splits: Splits, device: str, say: Say) -> list[Run]:
     """Train the jobs of a group."""
     recipes = [job.recipe for job in jobs]
-    frame_shape = splits.train.frame_shape
     for recipe in recipes:
         recipe.check(splits.train)
     names = {recipe.name for recipe in recipes}
     label = names.pop() if len(names) == 1 else f"{len(jobs)} models"
     try:
         return fit_together(
-            [_initial(job, frame_shape) for job in jobs],
+            [_initial(job, splits.train.frame_shape) for job in jobs],
             splits.train,
             training=[recipe.training for recipe in recipes],
             validation=_validation(splits) if recipes[0].training.patience else None,
             outs=[job.out for job in jobs],
             seeds=[job.seed for job in jobs],
             device=device,
-            watcher=watch(label),
+            watcher=on_terminal(label),
             settings=[recipe.to_json() for recipe in recipes],
             say=lambda line: say(f"{label}: {line}"),
         )
@@ -163,39 +177,11 @@ def _train(
         raise Interrupted(f"{stopped}; repeat the command to resume") from None
 
 
-def _run_group(
-    jobs: Sequence[Job],
-    data: Path | None,
-    device: str,
-    say: Say,
-    watch: Callable[[str], Watcher],
-    reports: bool,
-    splits: Splits | None,
-) -> Iterator[Finished[Any]]:
-    splits = splits or jobs[0].recipe.data.load(data)
-    folders = [RunFolder(job.out) for job in jobs]
-    done = [
-        folder.weights.exists() and (folder.report if reports else folder.metrics).exists()
-        for folder in folders
-    ]
-    runs = _train(jobs, splits, device, say, watch)
-    for job, run, folder, was_done in zip(jobs, runs, folders, done, strict=True):
-        named = job.named
-        if run.failure is not None:
-            say(f"{named}: {run.failure} ({folder.failure})")
-        elif was_done:
-            say(f"{named}: trained already in {folder.path} (remove the folder to train again)")
-            yield Finished.open(folder.path, job.recipe)
-        else:
-            best = "" if run.best_epoch is None else (
-                f" for {counted(len(run.history), 'epoch')}, of which {run.best_epoch} was best"
-            )  # fmt: skip
-            say(f"{named}: trained in {run.seconds:.0f} s on {run.device}{best}; evaluating")
-            if complaint := run.history[-1].get("complaint"):
-                say(f"{named}: {complaint}")
-            yield evaluate_run(
-                folder.path, device, recipe=job.recipe, splits=splits, report=reports
-            )
+def _trained(run: Run) -> str:
+    took = f"trained in {run.seconds:.0f} s on {run.device}"
+    if run.best_epoch is None:
+        return took
+    return f"{took} for {counted(len(run.history), 'epoch')}, of which {run.best_epoch} was best"
 
 
 def _validation(splits: Splits) -> SequenceSet:
@@ -227,30 +213,17 @@ def evaluate_run(
     splits = splits or recipe.data.load(data)
     model = load(path)
     untrained = recipe.build(splits.train.frame_shape, settings["seed"])
-    evaluation = evaluation_of(model)
-    where = with_doubles(choose_device(device))
-    history = folder.records()
-    patient = recipe.training.patience and splits.validation is None
-    chosen = best_epoch(history) if patient else 0
-    together = history[-1].get("together", 1)
+    measured = evaluation_of(model).measure(
+        model, untrained, splits, recipe, with_doubles(choose_device(device))
+    )
+    parameters = sum(p.numel() for p in model.parameters())
     write_json(
         folder.metrics,
         {
             "schema": SCHEMA,
             "recipe": recipe.name,
-            **evaluation.measure(model, untrained, splits, recipe, where),
-            "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
-            "data": splits.source,
-            "epochs": len(history),
-            **_started(recipe),
-            "seed": settings["seed"],
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "seconds": history[-1]["seconds"],
-            "together": together,  # models that shared these seconds
-            "seconds_each": history[-1]["seconds"] / together,
-            "complaint": history[-1].get("complaint"),
-            "device": settings["device"],
-            "torch": settings["versions"]["torch"],
+            **measured,
+            **_about(folder, recipe, splits, parameters),
         },
     )
     finished = Finished(folder, recipe, model.cpu(), read_json(folder.metrics))
@@ -260,8 +233,26 @@ def evaluate_run(
     return finished
 
 
-def _started(recipe: BaseRecipe) -> dict[str, Any]:
-    """Return the recipe that a run started from, and its epochs."""
-    if recipe.start is None:
-        return {}
-    return {"start": {"recipe": recipe.start.name, "epochs": recipe.start.training.epochs}}
+def _about(
+    folder: RunFolder, recipe: BaseRecipe, splits: Splits, parameters: int
+) -> dict[str, Any]:
+    """Return what metrics state about a run: its data, its training and its device."""
+    settings, history = folder.settings(), folder.records()
+    last, start = history[-1], recipe.start
+    together = last.get("together", 1)
+    patient = recipe.training.patience and splits.validation is None
+    chosen = best_epoch(history) if patient else 0
+    return {
+        "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
+        "data": splits.source,
+        "epochs": len(history),
+        **({"start": {"recipe": start.name, "epochs": start.training.epochs}} if start else {}),
+        "seed": settings["seed"],
+        "parameters": parameters,
+        "seconds": last["seconds"],
+        "together": together,  # models that shared these seconds
+        "seconds_each": last["seconds"] / together,
+        "complaint": last.get("complaint"),
+        "device": settings["device"],
+        "torch": settings["versions"]["torch"],
+    }

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from topocaps.errors import BadInput
 from topocaps.io import make_folder, write_atomically
 from topocaps.metrics.visible_frames import Fill
 from topocaps.study import drawing, rolling_figures
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation import evaluation_of
-from topocaps.study.evaluation.rolling import examples
-from topocaps.study.evaluation.visible import VISIBLE
+from topocaps.study.evaluation.rolling import RollingEvaluation, examples
+from topocaps.study.evaluation.shared import VISIBLE
 from topocaps.study.finished import Finished
 from topocaps.study.recipe import BaseRecipe
 from topocaps.study.report import Section, compare, page, section
@@ -37,6 +35,36 @@ def side_by_side(
         device: device on which models train.
         say: function that is told what happens.
     """
+    jobs = _jobs(recipes, out)
+    splits = jobs[0].recipe.data.load()
+    runs = [run_job(job, device, say, splits) for job in jobs]
+    labelled = dict(zip(recipes, runs, strict=True))
+    folder = out / "figures"
+    make_folder(folder)
+    models, x = fills(labelled), examples(splits.held_out, EXAMPLES)
+    drawn: dict[str, Drawing] = {
+        "predicted": rolling_figures.predicted(models, x),
+        "animation": rolling_figures.animated(models, x),
+        "by_visible": rolling_figures.by_visible(
+            {label: run.metrics[VISIBLE] for label, run in labelled.items()}
+        ),
+    }
+    for name, one in drawn.items():
+        drawing.save(one, folder, name)
+    captions = RollingEvaluation.captions
+    overview = Section(
+        title="Side by side",
+        text="All models were trained on the same sequences and are shown the same frames.",
+        table=compare(runs),
+        figures=[(file, captions[name]) for name in drawn if (file := drawing.saved(folder, name))],
+    )
+    sections = [overview, *(section(run) for run in runs)]
+    write_atomically(out / "report.html", page("Shown five frames, asked for the rest", sections))
+    return runs
+
+
+def _jobs(recipes: Mapping[str, BaseRecipe], out: Path) -> list[Job]:
+    """Return a job for each recipe; refuse recipes of different data, or of one folder."""
     first, *others = recipes.values()
     for recipe in others:
         if recipe.data != first.data:
@@ -50,45 +78,7 @@ def side_by_side(
             raise BadInput(
                 f"{count} recipes would be run in {folder}: their names must differ after the /"
             )
-    splits = first.data.load()
-    runs = [run_job(job, device, say, splits) for job in jobs]
-    labelled = dict(zip(recipes, runs, strict=True))
-    folder = out / "figures"
-    make_folder(folder)
-    drawn = predictions(labelled, examples(splits.held_out, EXAMPLES))
-    measured = {label: run.metrics[VISIBLE] for label, run in labelled.items()}
-    drawn["by_visible"] = rolling_figures.by_visible(measured)
-    captions = {
-        "predicted": rolling_figures.PREDICTED_CAPTION,
-        "animation": rolling_figures.ANIMATION_CAPTION,
-        "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
-    }
-    for name, one in drawn.items():
-        drawing.save(one, folder, name)
-    files = {name: drawing.saved(folder, name) for name in captions}
-    overview = Section(
-        title="Side by side",
-        text="All models were trained on the same sequences and are shown the same frames.",
-        table=compare(runs),
-        figures=[(file, captions[name]) for name, file in files.items() if file],
-    )
-    sections = [overview, *(section(run) for run in runs)]
-    write_atomically(out / "report.html", page("Shown five frames, asked for the rest", sections))
-    return runs
-
-
-def predictions(runs: Mapping[str, Finished[Any]], x: Tensor) -> dict[str, Drawing]:
-    """Draw what models make of the first frames of the same sequences, still and moving.
-
-    Args:
-        runs: runs by the label of their rows.
-        x: frames (batch, time, *frame).
-    """
-    drawn = fills(runs)
-    return {
-        "predicted": rolling_figures.predicted(drawn, x),
-        "animation": rolling_figures.animated(drawn, x),
-    }
+    return jobs
 
 
 def fills(runs: Mapping[str, Finished[Any]]) -> dict[str, Fill]:

@@ -4,7 +4,6 @@ import difflib
 
 from topocaps.errors import BadInput
 from topocaps.papers.recipes import dsprites, mnist
-from topocaps.papers.recipes.extensions import EXTENSIONS
 from topocaps.papers.recipes.letters import LETTERS
 from topocaps.papers.recipes.part_whole import PART_WHOLE
 from topocaps.papers.recipes.rolling import ROLLING
@@ -16,7 +15,7 @@ _VARIANTS = (mnist.SINGLE_SITE, dsprites.THREE_SITES, mnist.MU_FROM_0)
 RECIPES: dict[str, BaseRecipe] = {
     recipe.name: recipe
     for recipe in (
-        *LETTERS, *ROLLING, *SPRITES, *EXTENSIONS, *mnist.MNIST, *dsprites.DSPRITES, *_VARIANTS,
+        *LETTERS, *ROLLING, *SPRITES, *mnist.MNIST, *dsprites.DSPRITES, *_VARIANTS,
         *PART_WHOLE,
     )
 }  # fmt: skip

@@ -6,40 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from topocaps.latents.topography import Topography
 from topocaps.papers.recipes import editions
 from topocaps.papers.recipes.columns import Columns, column, variant
 from topocaps.papers.recipes.editions import CLIP
 from topocaps.study.data import Sprites
-from topocaps.study.recipe import Recipe
 
-
-def _columns(edition: str, unseen: int) -> Columns:
-    found = editions.SPRITES[edition]
-    return Columns(
-        base=Recipe(
-            name="sprites",
-            about="",
-            data=Sprites(),
-            topography=Topography(capsules=15, shape=(15,), reach=(1,), window=15, velocity=1.0),
-            training=found.training,
-        ),
-        edition=found,
-        windows={"1_2": 15, "2_5": 12, "1_3": 10, "4_15": 8, "1_6": 5, "0": 1},
-        unseen=unseen,
-    )
-
-
-_RELEASED, _LETTER = (
-    _columns(name, unseen=10) for name in (editions.CAMERA_READY, editions.LETTER)
-)
-_SUBMISSION, _SUBMISSION_RELEASED = (
-    _columns(name, unseen=12) for name in (editions.SUBMISSION, editions.SUBMISSION_RELEASED)
+_RELEASED, _LETTER, _SUBMISSION, _SUBMISSION_RELEASED = (
+    Columns("sprites", Sprites(), 15, edition, unseen)
+    for edition, unseen in zip(editions.SPRITES.values(), (10, 10, 12, 12), strict=True)
 )
 
 
 def _found(means: Sequence[float], spreads: Sequence[float]) -> dict[str, Any]:
-    """What a paper reports: CapCorr of every factor, then E_eq."""
+    """Return what a paper reports of a model: CapCorr of every factor, then E_eq."""
     *capcorr, error = zip(means, spreads, strict=True)
     factors = ("x", "y", "orientation", "scale")
     return {"capcorr": dict(zip(factors, capcorr, strict=True)), "equivariance_error": error}
@@ -48,58 +27,37 @@ def _found(means: Sequence[float], spreads: Sequence[float]) -> dict[str, Any]:
 _BUBBLE = _found((0.13, 0.12, 0.1, 0.5, 1951), (0.01, 0.01, 0.01, 0, 34))
 
 
-def _table2(columns: Columns) -> tuple[Recipe, ...]:
-    topographic = columns.topographic
-    return (
-        topographic("tvae-1_2", claims=_found((1, 1, 1, 1, 344), (0, 0, 0, 0, 5))),
-        topographic("tvae-1_3", claims=_found((1, 1, 1, 1, 1034), (0, 0, 0, 0, 6))),
-        topographic(
-            "tvae-1_6",
-            claims=_found((0.67, 0.66, 0.52, 0.42, 2549), (0.02, 0.02, 0.01, 0.01, 38)),
-        ),
-        topographic(
-            "tvae-0", claims=_found((0.17, 0.21, 0.09, 0.51, 2971), (0.03, 0.02, 0.01, 0.01, 9))
-        ),
-        topographic("bubble-1_3", 10, _BUBBLE),
-        columns.vae(_found((0.18, 0.16, 0.11, 0.52, 6934), (0.01, 0.01, 0, 0, 0))),
-    )
+_TABLE_2 = {
+    "tvae-1_2": _found((1, 1, 1, 1, 344), (0, 0, 0, 0, 5)),
+    "tvae-1_3": _found((1, 1, 1, 1, 1034), (0, 0, 0, 0, 6)),
+    "tvae-1_6": _found((0.67, 0.66, 0.52, 0.42, 2549), (0.02, 0.02, 0.01, 0.01, 38)),
+    "tvae-0": _found((0.17, 0.21, 0.09, 0.51, 2971), (0.03, 0.02, 0.01, 0.01, 9)),
+    "bubble-1_3": _BUBBLE,
+    "vae": _found((0.18, 0.16, 0.11, 0.52, 6934), (0.01, 0.01, 0, 0, 0)),
+}
+_TABLE_5 = {
+    "tvae-1_2": _found((1, 1, 1, 1, 131), (0, 0, 0, 0, 0)),
+    "tvae-2_5": _found((1, 1, 1, 1, 679), (0, 0, 0, 0, 4)),
+    "tvae-1_3": _found((1, 1, 1, 1, 964), (0, 0, 0, 0, 9)),
+    "tvae-4_15": _found((0.96, 0.97, 0.9, 0.97, 1298), (0.01, 0.01, 0.01, 0, 5)),
+    "tvae-1_6": _found((0.68, 0.69, 0.57, 0.42, 2313), (0.02, 0.02, 0.01, 0.01, 33)),
+    "tvae-0": _found((0.17, 0.17, 0.11, 0.52, 1075), (0.03, 0.04, 0.02, 0.01, 20)),
+    "bubble-1_2": _found((0.17, 0.16, 0.12, 0.52, 3543), (0.01, 0.01, 0.03, 0, 441)),
+    "bubble-2_5": _found((0.14, 0.14, 0.13, 0.53, 6922), (0.01, 0, 0.01, 0, 6)),
+    "bubble-1_3": _found((0.13, 0.12, 0.1, 0.52, 2037), (0.02, 0.01, 0.01, 0.02, 924)),
+    "bubble-4_15": _found((0.12, 0.12, 0.09, 0.49, 2420), (0.03, 0.02, 0.01, 0.03, 1192)),
+    "bubble-1_6": _found((0.07, 0.08, 0.05, 0.26, 1397), (0.02, 0.01, 0.01, 0, 29)),
+    "vae": _found((0.24, 0.25, 0.09, 0.47, 6929), (0.01, 0, 0.01, 0, 1)),
+}
 
 
-def _table5(columns: Columns) -> tuple[Recipe, ...]:
-    topographic = columns.topographic
-    claims = {
-        "tvae-1_2": ((1, 1, 1, 1, 131), (0, 0, 0, 0, 0)),
-        "tvae-2_5": ((1, 1, 1, 1, 679), (0, 0, 0, 0, 4)),
-        "tvae-1_3": ((1, 1, 1, 1, 964), (0, 0, 0, 0, 9)),
-        "tvae-4_15": ((0.96, 0.97, 0.9, 0.97, 1298), (0.01, 0.01, 0.01, 0, 5)),
-        "tvae-1_6": ((0.68, 0.69, 0.57, 0.42, 2313), (0.02, 0.02, 0.01, 0.01, 33)),
-        "tvae-0": ((0.17, 0.17, 0.11, 0.52, 1075), (0.03, 0.04, 0.02, 0.01, 20)),
-        "bubble-1_2": ((0.17, 0.16, 0.12, 0.52, 3543), (0.01, 0.01, 0.03, 0, 441)),
-        "bubble-2_5": ((0.14, 0.14, 0.13, 0.53, 6922), (0.01, 0, 0.01, 0, 6)),
-        "bubble-1_3": ((0.13, 0.12, 0.1, 0.52, 2037), (0.02, 0.01, 0.01, 0.02, 924)),
-        "bubble-4_15": ((0.12, 0.12, 0.09, 0.49, 2420), (0.03, 0.02, 0.01, 0.03, 1192)),
-        "bubble-1_6": ((0.07, 0.08, 0.05, 0.26, 1397), (0.02, 0.01, 0.01, 0, 29)),
-    }
-    whole = {
-        "bubble-1_2": 15,
-        "bubble-2_5": 12,
-        "bubble-1_3": 10,
-        "bubble-4_15": 8,
-        "bubble-1_6": 5,
-    }
-    return (
-        *(topographic(name, whole.get(name), _found(*found)) for name, found in claims.items()),
-        columns.vae(_found((0.24, 0.25, 0.09, 0.47, 6929), (0.01, 0, 0.01, 0, 1))),
-    )
-
-
-FINAL = _table2(_RELEASED)  #: Table 2 with the settings of the released code
-TO_THE_LETTER = _table2(_LETTER)  #: Table 2 with the settings of the paper's text
-FIRST, FIRST_RELEASED = _table5(_SUBMISSION), _table5(_SUBMISSION_RELEASED)
+FINAL = _RELEASED.table(_TABLE_2)  #: Table 2 with the settings of the released code
+TO_THE_LETTER = _LETTER.table(_TABLE_2)  #: Table 2 with the settings of the paper's text
+FIRST, FIRST_RELEASED = _SUBMISSION.table(_TABLE_5), _SUBMISSION_RELEASED.table(_TABLE_5)
 
 #: The released script has a Bubble of 5 frames (L = 1/6) and K = 5, Table 2 one of L = 1/3 without
 #: its K. Which of them made the paper's number is undetermined.
-OTHER_BUBBLE = _RELEASED.topographic("bubble-1_6", 5, _BUBBLE)
+OTHER_BUBBLE = _RELEASED.column("bubble-1_6", _BUBBLE)
 
 #: The models of Table 2 that the released code trains without a limit on the gradient, with one.
 CLIPPED = tuple(
@@ -107,7 +65,7 @@ CLIPPED = tuple(
     for recipe in FINAL[:4]
 )
 #: L = 0 with the submission's K, which may explain its column.
-ZERO = (_RELEASED.topographic("tvae-0-k10", 10, column(FINAL, "tvae-0").claims),)
+ZERO = (_RELEASED.column("tvae-0-k10", column(FINAL, "tvae-0").claims),)
 
 DSPRITES = (
     *FINAL, OTHER_BUBBLE, *CLIPPED, *ZERO, *TO_THE_LETTER, *FIRST, *FIRST_RELEASED,
@@ -116,6 +74,5 @@ DSPRITES = (
 #: What the submission says of K (A.5), with the other value.
 _MODEL = column(FIRST, "tvae-1_3")
 THREE_SITES = variant(
-    _MODEL, "k3", "but K = 3",
-    claims={}, topography=replace(_MODEL.topography, reach=(3,)),
-)  # fmt: skip
+    _MODEL, "k3", "but K = 3", claims={}, topography=replace(_MODEL.topography, reach=(3,))
+)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from topocaps.latents.topography import Topography
 from topocaps.models.networks import Fan, Norm
 from topocaps.training import Precision, Sgd, Training
 
@@ -32,6 +31,7 @@ class Edition:
     norm: Norm = Norm.NONE  #: of the weights of topographic models
     reach: int  #: K of TVAEs with L > 0
     reach_single: int  #: K of TVAEs with L = 0
+    whole_bubbles: bool = False  #: whether K of a Bubble is its window, and not that of a TVAE
     clip: float | None = None  #: largest norm of the gradient of TVAEs with L > 0
     clip_single: float | None = None  #: the same, where L = 0
     centre: float | None = None  #: pixel about which digits turn and scale; None: the middle
@@ -39,25 +39,6 @@ class Edition:
     torus: Training  #: of the torus of Figure 3
     torus_mu: float  #: initial mu of the torus
     mu: float = -30.0  #: initial mu of the other models, in the sign of Eq. 6
-
-    def epsilon_of(self, window: int) -> float:
-        """Return the number that is added to the energies of a model with this window."""
-        return self.epsilon_single if window == 1 else self.epsilon
-
-    def training_of(self, shifting: bool, window: int) -> Training:
-        """Return the training of a topographic model, with the clip of its kind."""
-        if not shifting:
-            return self.training
-        return replace(self.training, clip=self.clip_single if window == 1 else self.clip)
-
-    def topography_of(self, topography: Topography) -> Topography:
-        """Return W with its corners cut where this edition cuts them and there are any.
-
-        The released code cuts the corners of TVAEs. A window of one frame, a reach of one site and
-        a Bubble have no band and so no corners.
-        """
-        banded = topography.velocity == 1 and topography.window > 1 and topography.reach != (1,)
-        return replace(topography, corners=self.corners or not banded)
 
 
 CAMERA_READY, LETTER = "camera-ready", "letter"
@@ -103,6 +84,7 @@ _SUBMISSION = replace(
     source="the submission's text, to the letter",
     norm=Norm.WEIGHT,
     reach_single=9,
+    whole_bubbles=True,
 )
 
 _SUBMISSION_RELEASED = replace(
@@ -111,6 +93,7 @@ _SUBMISSION_RELEASED = replace(
     source="the submission's text; what it does not state, as in the released code",
     norm=Norm.WEIGHT,
     reach_single=9,
+    whole_bubbles=True,
 )
 
 MNIST: Mapping[str, Edition] = {
@@ -121,7 +104,7 @@ MNIST: Mapping[str, Edition] = {
 def _of_sprites(edition: Edition, **changes: object) -> Edition:
     """Return the same edition for sprites: K = 1, and as many sequences an epoch as images."""
     training = replace(edition.training, epoch_size=50_625)
-    return replace(edition, reach=1, centre=None, training=training, **changes)  # type: ignore[arg-type]
+    return replace(edition, reach=1, whole_bubbles=True, centre=None, training=training, **changes)  # type: ignore[arg-type]
 
 
 SPRITES: Mapping[str, Edition] = {

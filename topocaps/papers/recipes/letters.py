@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topocaps.latents.topography import Topography
-from topocaps.models import VAE
+from topocaps.papers.recipes.columns import vae_of
 from topocaps.study.data import Letters
 from topocaps.study.recipe import Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
@@ -47,14 +47,8 @@ TVAE = Recipe(
     training=replace(training(5_000, 5), optimiser=Adam(2e-3, (0.9, 0.95))),
 )
 
-PLAIN = replace(
-    TVAE,
-    name="letters/vae",
-    about="the plain VAE of the same size: every frame has a code of its own",
-    model=VAE,
-    centred=False,
-    topography=replace(TVAE.topography, window=1),
-    unseen_window=TVAE.topography.window,
+PLAIN = vae_of(
+    TVAE, "letters/vae", "the plain VAE of the same size: every frame has a code of its own"
 )
 
 LETTERS = (ROLLING, TVAE, PLAIN)

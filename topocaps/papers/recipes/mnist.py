@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from topocaps.latents.topography import Topography
 from topocaps.models import VAE
@@ -15,94 +14,70 @@ from topocaps.study.data import Mnist, StillMnist
 from topocaps.study.recipe import Recipe
 from topocaps.training import Adam, Precision, Training
 
-
-def _columns(edition: str, unseen: int) -> Columns:
-    found = editions.MNIST[edition]
-    return Columns(
-        base=Recipe(
-            name="mnist",
-            about="",
-            data=Mnist(centre=found.centre),
-            topography=Topography(capsules=18, shape=(18,), reach=(3,), window=18, velocity=1.0),
-            training=found.training,
-        ),
-        edition=found,
-        windows={"1_2": 18, "13_36": 13, "1_4": 9, "5_36": 5, "0": 1},
-        unseen=unseen,
-    )
-
-
-_RELEASED, _LETTER = (_columns(name, unseen=5) for name in (editions.CAMERA_READY, editions.LETTER))
-_SUBMISSION, _SUBMISSION_RELEASED = (
-    _columns(name, unseen=13) for name in (editions.SUBMISSION, editions.SUBMISSION_RELEASED)
+_RELEASED, _LETTER, _SUBMISSION, _SUBMISSION_RELEASED = (
+    Columns("mnist", Mnist(centre=edition.centre), 18, edition, unseen)
+    for edition, unseen in zip(editions.MNIST.values(), (5, 5, 13, 13), strict=True)
 )
 
 
-def _found(log_px_paper: Any, equivariance_error: Any) -> dict[str, Any]:
-    """What a paper reports, with its standard deviation."""
+#: A number of a paper and its standard deviation.
+_Number = tuple[float, float]
+
+
+def _found(log_px_paper: _Number, equivariance_error: _Number) -> dict[str, _Number]:
+    """Return what a paper reports of a model."""
     return {"log_px_paper": log_px_paper, "equivariance_error": equivariance_error}
 
 
-def _table1(columns: Columns) -> tuple[Recipe, ...]:
-    return (
-        columns.topographic("tvae-1_2", claims=_found((-186.8, 0.1), (574, 2))),
-        columns.topographic("tvae-5_36", claims=_found((-186.0, 0.7), (3247, 3))),
-        columns.topographic("tvae-0", claims=_found((-218.5, 0.9), (3217, 105))),
-        columns.topographic("bubble-5_36", claims=_found((-191.4, 0.5), (3370, 12))),
-        columns.vae(_found((-189.0, 0.8), (13274, 1))),
-    )
+_TABLE_1 = {
+    "tvae-1_2": _found((-186.8, 0.1), (574, 2)),
+    "tvae-5_36": _found((-186.0, 0.7), (3247, 3)),
+    "tvae-0": _found((-218.5, 0.9), (3217, 105)),
+    "bubble-5_36": _found((-191.4, 0.5), (3370, 12)),
+    "vae": _found((-189.0, 0.8), (13274, 1)),
+}
+_TABLE_4 = {
+    "tvae-1_2": _found((-188.5, 1.1), (386.7, 1.1)),
+    "tvae-13_36": _found((-187.1, 1.2), (990.6, 10.7)),
+    "tvae-1_4": _found((-186.9, 0.6), (2045.7, 3.3)),
+    "tvae-5_36": _found((-184.7, 0.7), (3149.6, 20.8)),
+    "tvae-0": _found((-217.3, 1.3), (3047.8, 59.2)),
+    "bubble-1_2": _found((-196.3, 1.1), (2066.5, 596.7)),
+    "bubble-1_4": _found((-203.2, 2.1), (1005.3, 12.7)),
+    "bubble-5_36": _found((-190.0, 0.3), (2522.5, 21.3)),
+    "bubble-5_36-k3": _found((-190.4, 0.9), (3277.0, 15.6)),
+    "vae": _found((-189.0, 0.8), (13273.9, 0.5)),
+}
+#: The rows of Table 3 that Table 4 does not have.
+_TABLE_3 = {
+    "tvae-5_36-pgd": _found((-189.0, 0.1), (3196.7, 5.0)),
+    "vae-pgd": _found((-209.1, 1.1), (13262.0, 0.5)),
+    "vae-wn": _found((-192.5, 0.5), (13273.2, 1.4)),
+}
 
-
-def _table4(columns: Columns) -> tuple[Recipe, ...]:
-    topographic = columns.topographic
-    return (
-        topographic("tvae-1_2", claims=_found((-188.5, 1.1), (386.7, 1.1))),
-        topographic("tvae-13_36", claims=_found((-187.1, 1.2), (990.6, 10.7))),
-        topographic("tvae-1_4", claims=_found((-186.9, 0.6), (2045.7, 3.3))),
-        topographic("tvae-5_36", claims=_found((-184.7, 0.7), (3149.6, 20.8))),
-        topographic("tvae-0", claims=_found((-217.3, 1.3), (3047.8, 59.2))),
-        topographic("bubble-1_2", 18, _found((-196.3, 1.1), (2066.5, 596.7))),
-        topographic("bubble-1_4", 9, _found((-203.2, 2.1), (1005.3, 12.7))),
-        topographic("bubble-5_36", 5, _found((-190.0, 0.3), (2522.5, 21.3))),
-        topographic("bubble-5_36-k3", 3, _found((-190.4, 0.9), (3277.0, 15.6))),
-        columns.vae(_found((-189.0, 0.8), (13273.9, 0.5))),
-    )
-
-
-def _table3(columns: Columns) -> tuple[Recipe, ...]:
-    """The rows of Table 3 that Table 4 does not have."""
-    projected = _found((-189.0, 0.1), (3196.7, 5.0))
-    return (
-        columns.topographic("tvae-5_36-pgd", claims=projected, norm=Norm.PROJECTED),
-        columns.vae(_found((-209.1, 1.1), (13262.0, 0.5)), "vae-pgd", norm=Norm.PROJECTED),
-        columns.vae(_found((-192.5, 0.5), (13273.2, 1.4)), "vae-wn", norm=Norm.WEIGHT),
-    )
-
-
-FINAL = _table1(_RELEASED)  #: Table 1 with the settings of the released code
-TO_THE_LETTER = _table1(_LETTER)  #: Table 1 with the settings of the paper's text
-FIRST, FIRST_RELEASED = _table4(_SUBMISSION), _table4(_SUBMISSION_RELEASED)
-NORMS, NORMS_RELEASED = _table3(_SUBMISSION), _table3(_SUBMISSION_RELEASED)
+FINAL = _RELEASED.table(_TABLE_1)  #: Table 1 with the settings of the released code
+TO_THE_LETTER = _LETTER.table(_TABLE_1)  #: Table 1 with the settings of the paper's text
+FIRST, FIRST_RELEASED = _SUBMISSION.table(_TABLE_4), _SUBMISSION_RELEASED.table(_TABLE_4)
+NORMS, NORMS_RELEASED = _SUBMISSION.table(_TABLE_3), _SUBMISSION_RELEASED.table(_TABLE_3)
 
 #: The model of B.4 and of Fig. 1, 18 and 19: windows of 13 frames, no norm. This one is trained on
 #: single motions.
-LONG = _RELEASED.topographic("tvae-13_36")
+LONG = _RELEASED.column("tvae-13_36")
 
 #: Fig. 1 and 18, 19: factors that move together. Scale is 1.
-TOGETHER = tuple(
-    replace(LONG, name=f"mnist/{editions.CAMERA_READY}/{motion}", about=about, data=data)
-    for motion, about, data in (
-        (
-            "combined",
-            "rotation and hue move together (Fig. 1, 18)",
-            Mnist(motion="combined", centre=editions.MNIST[editions.CAMERA_READY].centre),
-        ),
-        (
-            "perspective",
-            "a digit rotates in space while its hue moves (Fig. 19)",
-            Mnist(motion="perspective"),
-        ),
-    )
+TOGETHER = (
+    replace(
+        LONG,
+        name=f"mnist/{editions.CAMERA_READY}/combined",
+        about="rotation and hue move together (Fig. 1, 18)",
+        data=Mnist(motion="combined", centre=_RELEASED.edition.centre),
+    ),
+    replace(
+        LONG,
+        name=f"mnist/{editions.CAMERA_READY}/perspective",
+        about="a digit rotates in space while its hue moves (Fig. 19)",
+        data=Mnist(motion="perspective"),
+    ),
 )
 
 
@@ -130,30 +105,26 @@ RELEASED_TORUS = replace(
 )
 
 
-def _full(topography: Topography) -> Topography:
-    return replace(topography, corners=True)
-
-
 def _one_changed(recipe: Recipe) -> tuple[Recipe, ...]:
     """The recipe with one setting of the released code turned back at a time."""
     fp32 = replace(recipe.training, precision=Precision.FP32)
-    changed = [
+    return (
         variant(recipe, "fan-in", "decoder initialised by fan-in", decoder_fan=Fan.IN),
         variant(recipe, "fp32", "products in fp32", training=fp32),
-    ]
-    if recipe.epsilon:
-        changed.append(variant(recipe, "no-epsilon", "epsilon 0", epsilon=0.0))
-    if not recipe.topography.corners:
-        topography = _full(recipe.topography)
-        changed.append(variant(recipe, "full-w", "W with corners", topography=topography))
-    return tuple(changed)
+    )
+
+
+def _with_corners(recipe: Recipe, corners: bool) -> Recipe:
+    ending = "full-w" if corners else "corners-cut"
+    about = "W with corners" if corners else "W without its corners"
+    return variant(recipe, ending, about, topography=replace(recipe.topography, corners=corners))
 
 
 def _of_zero() -> tuple[Recipe, ...]:
     """L = 0 in the ways that may explain its column of Table 1."""
     recipe = column(FINAL, "tvae-0")
     clipped = replace(recipe.training, clip=CLIP)
-    wide = _RELEASED.topographic("tvae-0-k9", 9, recipe.claims)
+    wide = _RELEASED.column("tvae-0-k9", recipe.claims)
     return (
         variant(recipe, "clip", "gradients clipped", training=clipped),
         variant(recipe, "epsilon-1e-3", "epsilon 1e-3", epsilon=1e-3),
@@ -168,23 +139,17 @@ def _of_zero() -> tuple[Recipe, ...]:
 ABOUT_THE_MIDDLE = tuple(
     variant(recipe, "middle", "rotation about the middle", data=Mnist()) for recipe in FINAL
 )
+_SHORT = column(FINAL, "tvae-5_36")
 #: Table 1 as released with other settings, and two readings of the text that were run before.
 SETTINGS = (
-    *_one_changed(column(FINAL, "tvae-5_36")),
+    *_one_changed(_SHORT),
+    variant(_SHORT, "no-epsilon", "epsilon 0", epsilon=0.0),
+    _with_corners(_SHORT, True),
     *_one_changed(column(FINAL, "vae")),
-    variant(
-        column(FINAL, "tvae-1_2"), "full-w", "W with corners",
-        topography=_full(column(FINAL, "tvae-1_2").topography),
-    ),
-    *(
-        variant(
-            recipe, "corners-cut", "W without its corners",
-            topography=replace(recipe.topography, corners=False),
-        )
-        for recipe in TO_THE_LETTER[:2]
-    ),
-)  # fmt: skip
-ZERO = (*_of_zero(), _LETTER.topographic("tvae-0-k9", 9, column(FINAL, "tvae-0").claims))
+    _with_corners(column(FINAL, "tvae-1_2"), True),
+    *(_with_corners(recipe, False) for recipe in TO_THE_LETTER[:2]),
+)
+ZERO = (*_of_zero(), _LETTER.column("tvae-0-k9", column(FINAL, "tvae-0").claims))
 
 #: Chosen on validation images: Adam, large batches, and a decoder that sees t less its prior mean.
 _FAST = Training(
@@ -213,9 +178,11 @@ MNIST = (
 #: What the submission says of K and mu (A.2, A.5), with the other value of each.
 _MODEL = column(FIRST, "tvae-5_36")
 SINGLE_SITE = variant(
-    _MODEL, "k1", "but K = 1",
+    _MODEL,
+    "k1",
+    "but K = 1",
     claims={},
     topography=replace(_MODEL.topography, reach=(1,)),
     training=replace(_MODEL.training, clip=CLIP),  # few squares share a variance
-)  # fmt: skip
+)
 MU_FROM_0 = variant(_MODEL, "mu0", "mu from 0", claims={}, mu=0.0)

@@ -8,6 +8,7 @@ from typing import Any
 from topocaps.capsules import PartWholeSettings, Poses
 from topocaps.latents.topography import Topography
 from topocaps.models import VAE
+from topocaps.papers.recipes.columns import AnyRecipe
 from topocaps.study.data import MovedMnist, StillMnist
 from topocaps.study.recipe import PartWholeRecipe, Recipe
 from topocaps.training import Adam, Precision, Training
@@ -18,6 +19,11 @@ def _claimed(**rows: tuple[tuple[float, float], ...]) -> dict[str, Any]:
     angles = ("0", "45", "90", "135", "180")
     named = {"t": "presences", "t_A": "presences and poses", "vae": "posterior"}
     return {"accuracy": {named[k]: dict(zip(angles, row, strict=True)) for k, row in rows.items()}}
+
+
+def _like(recipe: AnyRecipe, name: str, about: str, **changes: Any) -> AnyRecipe:
+    """Return a recipe with other settings; it has no claims unless they are given."""
+    return replace(recipe, **{"name": f"capsules/{name}", "about": about, "claims": {}, **changes})
 
 
 ANGLES = (45, 90, 135, 180)  #: Figure 4
@@ -38,37 +44,28 @@ DIGITS = PartWholeRecipe(
     ),
 )  # fmt: skip
 
-SMALL = replace(
+SMALL = _like(
     DIGITS,
-    name="capsules/mnist-small",
-    about="8 wholes of 12 parts for two cores: upright digits",
+    "mnist-small",
+    "8 wholes of 12 parts for two cores: upright digits",
     capsules=PartWholeSettings(sizes=(8, 12), width=64, depth=2),
-    training=replace(DIGITS.training, batch=32, epochs=12, epoch_size=16_000),
+    training=replace(TRAINING, batch=32, epochs=12, epoch_size=16_000),
     probed=5000,
-    claims={},
 )
-
-NORMAL = replace(
+NORMAL = _like(
     DIGITS,
-    name="capsules/mnist-normal",
-    about="Normal poses from the start, for as long as mnist-tuned and its start: a bound",
+    "mnist-normal",
+    "Normal poses from the start, for as long as mnist-tuned and its start: a bound",
     capsules=PartWholeSettings(poses_are=Poses.NORMAL),
     training=replace(TRAINING, epochs=DIGITS.training.epochs + TRAINING.epochs),
-    claims={},
 )
+_AFTER_POINTS = "Normal poses, from the model whose poses are a point each"
+TUNED = _like(NORMAL, "mnist-tuned", _AFTER_POINTS, training=TRAINING, start=DIGITS)
 
-TUNED = replace(
-    NORMAL,
-    name="capsules/mnist-tuned",
-    about="Normal poses, from the model whose poses are a point each",
-    training=TRAINING,
-    start=DIGITS,
-)
-
-AFFNIST = replace(
+AFFNIST = _like(
     DIGITS,
-    name="capsules/affnist",
-    about="on 40 x 40 pixels, digits shifted by up to 6",
+    "affnist",
+    "on 40 x 40 pixels, digits shifted by up to 6",
     data=MovedMnist(canvas=40, shift=6.0),
     capsules=PartWholeSettings(scale=0.3),
     training=_LONGER,
@@ -79,26 +76,21 @@ AFFNIST = replace(
         }
     },
 )
-
 ROTATED = tuple(
-    replace(
+    _like(
         DIGITS,
-        name=f"capsules/rotated-{angle}",
-        about=f"trained on digits turned by up to {angle} degrees",
+        f"rotated-{angle}",
+        f"trained on digits turned by up to {angle} degrees",
         data=MovedMnist(degrees=float(angle)),
-        training=TRAINING,
-        claims={},
     )
     for angle in ANGLES
 )
-
-TURNING = replace(
+TURNING = _like(
     DIGITS,
-    name=f"{DIGITS.name}-turns",
-    about=f"{DIGITS.about}; scenes may be turned by eighths (not the paper's)",
+    "mnist-turns",
+    f"{DIGITS.about}; scenes may be turned by eighths (not the paper's)",
     capsules=PartWholeSettings(turns=8),
     training=_LONGER,
-    claims={},
 )
 
 PLAIN = Recipe(
@@ -113,30 +105,23 @@ PLAIN = Recipe(
 )
 
 #: The paper does not say how many numbers its VAE has: with so many, its row is near.
-PLAIN_LARGER = replace(
+PLAIN_LARGER = _like(
     PLAIN,
-    name="capsules/vae-32",
-    about="the plain VAE of 32 numbers: upright digits",
+    "vae-32",
+    "the plain VAE of 32 numbers: upright digits",
     topography=Topography(capsules=32, shape=(1,)),
+    claims=PLAIN.claims,
 )
-
-PLAIN_AFFNIST = replace(
+PLAIN_AFFNIST = _like(
     PLAIN,
-    name="capsules/vae-affnist",
-    about="the plain VAE on 40 x 40 pixels, digits shifted by up to 6",
+    "vae-affnist",
+    "the plain VAE on 40 x 40 pixels, digits shifted by up to 6",
     data=AFFNIST.data,
     claims={"accuracy": {"posterior": {"affnist": (0.40, 0.01)}}},
 )
-
 PLAIN_ROTATED = tuple(
-    replace(
-        PLAIN,
-        name=f"capsules/vae-rotated-{angle}",
-        about=f"the plain VAE, trained on digits turned by up to {angle} degrees",
-        data=MovedMnist(degrees=float(angle)),
-        claims={},
-    )
-    for angle in ANGLES
+    _like(PLAIN, f"vae-rotated-{angle}", f"the plain VAE, {turned.about}", data=turned.data)
+    for angle, turned in zip(ANGLES, ROTATED, strict=True)
 )
 
 PART_WHOLE = (

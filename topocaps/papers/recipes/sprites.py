@@ -1,12 +1,17 @@
-"""Small models of small sprites, for two cores and a few minutes."""
+"""Small models of small sprites for two cores: the families, and what the papers propose.
+
+The proposals (appendix C, section 7) each stand beside the plain TVAE.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from topocaps.latents.learned import Learned
 from topocaps.latents.topography import Topography
-from topocaps.models import VAE
-from topocaps.study.data import Sprites
+from topocaps.papers.recipes.columns import bubble_of, vae_of
+from topocaps.study.data import GrowingSprites, Sprites
 from topocaps.study.recipe import Recipe
 from topocaps.training import Adam, Training
 
@@ -24,21 +29,84 @@ TVAE = Recipe(
     ),
 )
 
-BUBBLE = replace(
+BUBBLE = bubble_of(
     TVAE,
-    name="sprites/bubble",
-    about="stationary coherence over the same 13 frames: learns invariance",
-    topography=replace(CAPSULES, velocity=0.0),
+    "sprites/bubble",
+    "stationary coherence over the same 13 frames: learns invariance",
+)
+PLAIN = vae_of(
+    TVAE, "sprites/vae", "the plain VAE of the same size: reconstructs best, rolls nowhere"
 )
 
-PLAIN = replace(
-    TVAE,
-    name="sprites/vae",
-    about="the plain VAE of the same size: reconstructs best, rolls nowhere",
-    model=VAE,
-    centred=False,
-    topography=replace(CAPSULES, window=1),
-    unseen_window=CAPSULES.window,
+
+def _recipe(name: str, about: str, topography: dict[str, Any], **changes: Any) -> Recipe:
+    return replace(
+        TVAE,
+        name=f"sprites/{name}",
+        about=about,
+        topography=replace(CAPSULES, **topography),
+        **changes,
+    )
+
+
+_SLOW: dict[str, Any] = {"data": Sprites(resolution=32, speed=0.5), "rate": 0.5}
+_FAST: dict[str, Any] = {"data": Sprites(resolution=32, speed=2), "rate": 2.0}
+
+#: C.1: sequences of 30 frames that move half a site a frame, and of 15 that move two.
+SPEED = (
+    _recipe("slow", "half a site a frame, velocity 0.5", {"window": 26, "velocity": 0.5}, **_SLOW),
+    _recipe("slow-wrong", "half a site a frame, velocity 1", {"window": 26}, **_SLOW),
+    _recipe("quick", "two sites a frame, velocity 2", {"velocity": 2.0}, **_FAST),
+    _recipe("quick-wrong", "two sites a frame, velocity 1", {}, **_FAST),
 )
 
-SPRITES = (TVAE, BUBBLE, PLAIN)
+_GROWING: dict[str, Any] = {"data": GrowingSprites(resolution=32), "closed": False}
+
+#: C.2: sprites that grow and do not come round.
+OPEN = (
+    _recipe("open", "open ends, 9 of 15 frames", {"window": 9, "cyclic": False}, **_GROWING),
+    _recipe("open-cyclic", "cyclic, 9 of 15 frames", {"window": 9}, **_GROWING),
+)
+
+#: C.4: only the past, over as many frames.
+CAUSAL = (
+    _recipe("causal", "the past 11 of 15 frames", {"window": 11, "causal": True}),
+    _recipe("centred", "11 of 15 frames around", {"window": 11}),
+)
+
+_XY: dict[str, Any] = {
+    "data": Sprites(resolution=32, moving=("x", "y")),
+    "training": replace(TVAE.training, epochs=18),
+}
+
+_SQUARE: dict[str, Any] = {"capsules": 1, "shape": (15, 15)}
+
+#: C.3: a capsule of two axes, for two factors.
+AXES = (
+    _recipe("axes", "a capsule of 15 x 15, all axes at once (Eq. 21)", _SQUARE, **_XY),
+    _recipe("axes-apart", "the same, axes kept apart", {**_SQUARE, "apart": True}, **_XY),
+    _recipe("axes-one", "10 capsules of 15, the same data", {}, **_XY),
+)
+
+_VELOCITY = {"learned": Learned.VELOCITY}
+
+#: Section 7: W itself.
+LEARNED = (
+    TVAE,
+    _recipe("learned", "W learned from it", {}, learned=Learned.WEIGHTS),
+    _recipe("learned-identity", "W learned from the identity", {}, learned=Learned.FROM_IDENTITY),
+    _recipe("learned-velocity", "velocities learned from 0.5", {"velocity": 0.5}, **_VELOCITY),
+)
+
+#: Section 7: a price on capsules that stand out, so that each may specialise on some motions.
+SPARSE = (
+    TVAE,
+    *(
+        _recipe(f"sparse-{price:g}", f"sparsity {price:g} between capsules", {}, sparsity=price)
+        for price in (0.1, 0.3, 1.0)
+    ),
+)
+
+SPRITES = (
+    TVAE, BUBBLE, PLAIN, *SPEED, *OPEN, *CAUSAL, *AXES, *LEARNED[1:], *SPARSE[1:],
+)  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,7 @@ from topocaps.device import seeded
 from topocaps.errors import BadInput
 from topocaps.metrics.visible_frames import Fill
 from topocaps.models.base import GenerativeModel
-from topocaps.study import figures
-from topocaps.study.data import Splits
+from topocaps.study import data as study_data
 from topocaps.study.drawing import Drawing
 from topocaps.study.finished import Finished, Model
 from topocaps.study.quantity import Quantity
@@ -35,30 +33,53 @@ class ExtraMetric:
     measure: Callable[[], dict[str, Any]]
 
 
-class Evaluation(ABC, Generic[Model]):
-    """How models of one family are measured, drawn and put into a table."""
+class Evaluation(Generic[Model]):
+    """How models of one family are measured, drawn and put into a table.
+
+    By default these are the terms and monitors of a model, without figures.
+    """
 
     #: Captions by figure, in the order of the report. ``history`` is drawn for every family.
-    captions: ClassVar[dict[str, str]]
+    captions: ClassVar[dict[str, str]] = {
+        "history": "The objective and its terms over training, in nats per frame."
+    }
+    #: Whether `SOME` training sequences of every factor are measured, or as many as held-out ones.
+    some_of_train: ClassVar[bool] = False
 
-    @abstractmethod
     def measure(
         self,
         model: Model,
         untrained: Model,
-        splits: Splits,
+        splits: study_data.Splits,
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
         """Measure held-out data; ``untrained`` and ``train`` hold the numbers of the controls."""
 
-    @abstractmethod
+        def on(sequences: SequenceSet, each: int | None, which: Model) -> dict[str, Any]:
+            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
+            return self.numbers(which.to(device), fixed, recipe)
+
+        train_each = study_data.SOME if self.some_of_train else splits.each
+        return {
+            **on(splits.held_out, splits.each, model),
+            "untrained": on(splits.held_out, splits.each, untrained),
+            "train": on(splits.measured_train, train_each, model),
+        }
+
+    def numbers(self, model: Model, sequences: SequenceSet, recipe: BaseRecipe) -> dict[str, Any]:
+        """Return the numbers of a model on a fixed set of sequences."""
+        return {**mean_terms(model, sequences), "sequences": len(sequences)}
+
     def draw(self, run: Finished[Model], held_out: SequenceSet) -> Mapping[str, Drawing]:
         """Return the figures of a report, by the names of ``captions``."""
+        return {}
 
-    @abstractmethod
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         """Return the rows of a table whose columns are these metrics."""
+        names = [name for name in columns[0] if isinstance(columns[0][name], float)]
+        recorded = [name for name in names if all(name in column for column in columns)]
+        return [Quantity((name,), name.replace("_", " "), 2) for name in recorded]
 
     def fill(self, model: Model, recipe: BaseRecipe) -> Fill | None:
         """Return the function by which the model fills hidden frames in, if it can."""
@@ -88,7 +109,7 @@ class Evaluation(ABC, Generic[Model]):
 
 
 #: Evaluations by the class of their models. A family joins with the decorator `evaluates`.
-EVALUATIONS: dict[type, Evaluation[Any]] = {}
+EVALUATIONS: dict[type, Evaluation[Any]] = {GenerativeModel: Evaluation()}
 Kind = TypeVar("Kind", bound=type[Evaluation[Any]])
 
 
@@ -105,39 +126,6 @@ def evaluates(model: type) -> Callable[[Kind], Kind]:
 def evaluation_of(model: GenerativeModel) -> Evaluation[Any]:
     """Return the evaluation of the nearest class of a model that has one."""
     return next(EVALUATIONS[kind] for kind in type(model).__mro__ if kind in EVALUATIONS)
-
-
-@evaluates(GenerativeModel)
-class BoundEvaluation(Evaluation[GenerativeModel]):
-    """The terms and monitors of a model: the evaluation of families without one of their own."""
-
-    captions: ClassVar = {"history": figures.HISTORY_CAPTION}
-
-    def measure(
-        self,
-        model: GenerativeModel,
-        untrained: GenerativeModel,
-        splits: Splits,
-        recipe: BaseRecipe,
-        device: torch.device,
-    ) -> dict[str, Any]:
-        def on(sequences: SequenceSet, which: GenerativeModel) -> dict[str, Any]:
-            fixed = sequences.balanced(splits.each, EVALUATION_SEED).to(device)
-            return {**mean_terms(which.to(device), fixed), "sequences": len(fixed)}
-
-        return {
-            **on(splits.held_out, model),
-            "untrained": on(splits.held_out, untrained),
-            "train": on(splits.measured_train, model),
-        }
-
-    def draw(self, run: Finished[GenerativeModel], held_out: SequenceSet) -> Mapping[str, Drawing]:
-        return {}
-
-    def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
-        names = [name for name in columns[0] if isinstance(columns[0][name], float)]
-        recorded = [name for name in names if all(name in column for column in columns)]
-        return [Quantity((name,), name.replace("_", " "), 2) for name in recorded]
 
 
 @torch.no_grad()

@@ -1,16 +1,18 @@
-"""What linear probes read of digits, upright and moved (Table 1 of Smith et al. 2020).
+"""What linear probes read of digits: of upright and moved images, and of sequences that move.
 
-The protocol: features are q's parameters, without drawing, whitened on the training images (chosen
-on validation images: merely standardised, correlated features are held back by the penalty). The
-probe is fitted on the upright training images (all 48,000, or as many as a recipe says) and tested
-on the 10,000 test images, each moved once, the same for every model: turned by an angle up to so
-many degrees either way. *Refitted*, it is fitted on training images moved in the same manner. The
-paper does not say which of the two it did.
+The protocol of images (Table 1 of Smith et al. 2020): features are q's parameters, without drawing,
+whitened on the training images (chosen on validation images: merely standardised, correlated
+features are held back by the penalty). The probe is fitted on the upright training images (all
+48,000, or as many as a recipe says) and tested on the 10,000 test images, each moved once, the same
+for every model: turned by an angle up to so many degrees either way. *Refitted*, it is fitted on
+training images moved in the same manner. The paper does not say which of the two it did.
+
+Probes of sequences learn the class from few labels and from many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,25 @@ import torch
 from torch import Tensor
 
 from topocaps.data.affnist import AFFNIST_SIDE, affnist, affnist_files
-from topocaps.data.mnist_files import Digits, data_folder, digit_splits
+from topocaps.data.mnist_files import Digits, data_folder, digit_splits, digits
 from topocaps.data.moved import MovedDigits, Moves, affnist_style, rotated_up_to
-from topocaps.data.sequences import SequenceSet
-from topocaps.metrics.probes import Labelled, refitted_accuracies, whitened_accuracies
+from topocaps.data.sequences import Batch, SequenceSet
+from topocaps.data.transforms import TransformedImages
+from topocaps.metrics.probes import (
+    Labelled,
+    accuracy_by_labels,
+    pooled,
+    power,
+    refitted_accuracies,
+    whitened_accuracies,
+)
+from topocaps.study.data import Mnist
+from topocaps.study.evaluation.base import EVALUATION_SEED, ExtraMetric
 
 ANGLES = (0, 45, 90, 135, 180)
 SEED = 0  # of how test digits are moved
 _BATCH = 500
+LABELLED = 10_000  # sequences that probes learn from, and as many to test on
 
 Read = Callable[[Tensor], dict[str, Tensor]]  #: features of images (images, *frame), by name
 
@@ -40,14 +53,25 @@ def ways(canvas: int) -> dict[str, Moves]:
 @torch.no_grad()
 def labelled(read: Read, sequences: SequenceSet) -> dict[str, Labelled]:
     """What is read of every image, with its class, by name."""
-    found: dict[str, list[Tensor]] = {}
-    classes = []
+    found, classes = [], []
     for batch in sequences.batches(_BATCH):
-        for name, values in read(batch.x[:, 0]).items():
-            found.setdefault(name, []).append(values)
-        assert batch.factors is not None
-        classes.append(batch.factors[:, 0, 0])
-    return {name: (torch.cat(values), torch.cat(classes)) for name, values in found.items()}
+        found.append(read(batch.x[:, 0]))
+        classes.append(classes_of(batch))
+    return with_classes(found, classes)
+
+
+def classes_of(batch: Batch) -> Tensor:
+    """Return the class of every image: the first factor of the first frame."""
+    assert batch.factors is not None
+    return batch.factors[:, 0, 0]
+
+
+def with_classes(
+    parts: Sequence[Mapping[str, Tensor]], classes: Sequence[Tensor]
+) -> dict[str, Labelled]:
+    """Return the features of batches and their classes as one set, by name."""
+    whose = torch.cat(list(classes))
+    return {name: (torch.cat([part[name] for part in parts]), whose) for name in parts[0]}
 
 
 def moved_digits(
@@ -75,17 +99,68 @@ def probed(
         tested[way] = labelled(read, moved_digits(test, moves, where))
     if canvas == AFFNIST_SIDE and (real := _affnist(data)) is not None:
         tested["affnist"] = labelled(read, moved_digits(real, Moves(canvas=canvas), where))
-    found: dict[str, Any] = {"accuracy": {}, "refitted": {}}
+    accuracy, refitted = {}, {}
     for name in tested["0"]:
         trains = {way: sets[name] for way, sets in fitted.items()}
         tests = {way: sets[name] for way, sets in tested.items()}
-        found["accuracy"][name] = whitened_accuracies(trains["0"], tests)
+        accuracy[name] = whitened_accuracies(trains["0"], tests)
         same = {way: test for way, test in tests.items() if way in trains}
-        found["refitted"][name] = refitted_accuracies(trains, same)
-    return found
+        refitted[name] = refitted_accuracies(trains, same)
+    return {"accuracy": accuracy, "refitted": refitted}
 
 
 def _affnist(data: Path | None) -> Digits | None:
     """The real one, where its files lie beside MNIST's."""
     files = affnist_files(data_folder(data))
     return affnist(*files) if files else None
+
+
+def of_codes(t: Tensor) -> dict[str, Tensor]:
+    """Return what probes see of codes (batch, capsules, *shape).
+
+    These are the codes themselves and what of them no roll changes: statistics of every capsule
+    (``pooled``), and the power of every frequency along its sites (``power``).
+    """
+    frames = t[:, None]
+    return {"t": t.flatten(1), "pooled": pooled(frames).flatten(1), "power": power(frames)[:, 0]}
+
+
+@torch.no_grad()
+def probe_digits(
+    read: Read, where: torch.device, folder: Path | None, centre: float | None = None
+) -> dict[str, dict[str, float]]:
+    """Return the accuracies of probes on test digits, {features: {number of labels: accuracy}}.
+
+    Digits are in any pose and colour, and one factor of each moves.
+
+    Args:
+        read: returns features of sequences (batch, time, *frame), by name.
+        where: device of the sequences.
+        folder: folder of MNIST's files.
+        centre: pixel about which digits turn and scale.
+    """
+    sets: dict[str, list[Labelled]] = {}
+    for part in digits(folder):
+        moving = TransformedImages(part.images, centre=centre)
+        fixed = moving.balanced(-(-LABELLED // len(moving.motion.together)), EVALUATION_SEED)
+        found = [
+            {**read(one.x), "pixels": one.x[:, 0].flatten(1)}
+            for one in fixed.to(where).batches(128)
+        ]
+        classes = part.classes[fixed.fixed()[:, 0, 0].cpu()].long().to(where)
+        for name, labelled_set in with_classes(found, [classes]).items():
+            sets.setdefault(name, []).append(labelled_set)
+    with torch.enable_grad():
+        return {
+            name: {str(n): share for n, share in accuracy_by_labels(train, test).items()}
+            for name, (train, test) in sets.items()
+        }
+
+
+def probes_of_sequences(
+    read: Read, trained_on: Mnist, where: torch.device, data: Path | None
+) -> ExtraMetric:
+    """Return the accuracies of ``probe_digits`` on digits that move as those of training."""
+    return ExtraMetric(
+        ("probes",), lambda: {"probes": probe_digits(read, where, data, trained_on.centre)}
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from topocaps.data.moved import MovedDigits, Moves, rotated_up_to
 from topocaps.device import seeded
 from topocaps.metrics.probes import Labelled, whitened_accuracies
 from topocaps.study.evaluation.base import EVALUATION_SEED
+from topocaps.study.evaluation.digits import classes_of, with_classes
 
 STEPS = 100
 IMAGES = 3000
@@ -27,17 +27,12 @@ _BATCH = 3000
 Read = Callable[[LayerPosterior], dict[str, Tensor]]  #: features of wholes, by name
 
 
-@dataclass(frozen=True)
-class Optimised:
-    """Digits before and after their q was optimised."""
+class Optimised(NamedTuple):
+    """What is read of digits before and after their q was optimised, by name."""
 
-    before: dict[str, Tensor]
-    after: dict[str, Tensor]
-    classes: Tensor
+    before: dict[str, Labelled]
+    after: dict[str, Labelled]
     numbers: dict[str, float]  #: bounds, errors of pixels, seconds
-
-    def labelled(self, which: str, name: str) -> Labelled:
-        return getattr(self, which)[name], self.classes
 
 
 def free_form(
@@ -56,12 +51,10 @@ def free_form(
     tested = _optimised(model, read, test, upright, count, where)
     moved = _optimised(model, read, test, turned, count, where)
 
-    def accuracy(fit_on: str, test_on: str) -> dict[str, float]:
+    def accuracy(fit_on: Mapping[str, Labelled], test_on: Mapping[str, Labelled]) -> Any:
         return {
-            name: whitened_accuracies(
-                fitted.labelled(fit_on, name), {"0": tested.labelled(test_on, name)}
-            )["0"]
-            for name in fitted.before
+            name: whitened_accuracies(labelled, {"0": test_on[name]})["0"]
+            for name, labelled in fit_on.items()
         }
 
     return {
@@ -69,9 +62,9 @@ def free_form(
         "images": count,
         "upright": tested.numbers,
         "turned": moved.numbers,
-        "amortised": accuracy("before", "before"),
-        "optimised, same probe": accuracy("before", "after"),
-        "optimised, refitted": accuracy("after", "after"),
+        "amortised": accuracy(fitted.before, tested.before),
+        "optimised, same probe": accuracy(fitted.before, tested.after),
+        "optimised, refitted": accuracy(fitted.after, tested.after),
     }
 
 
@@ -79,9 +72,7 @@ def _optimised(
     model: PartWhole, read: Read, part: Digits, moves: Moves, count: int, where: torch.device
 ) -> Optimised:
     fixed = MovedDigits(part.images, part.classes, moves).balanced(count, EVALUATION_SEED).to(where)
-    before: dict[str, list[Tensor]] = {}
-    after: dict[str, list[Tensor]] = {}
-    classes = []
+    before, after, classes = [], [], []
     sums = dict.fromkeys(("bound", "bound, optimised", "mse", "mse, optimised", "seconds"), 0.0)
     for batch in fixed.batches(_BATCH):
         began = time.perf_counter()
@@ -96,14 +87,8 @@ def _optimised(
             drawn["mse, optimised"] = model.templates(found.parts(model))
         for name, picture in drawn.items():
             sums[name] += (picture - batch.x).square().mean((2, 3, 4)).sum().item()
-        for sets, wholes in ((before, first), (after, found.posteriors[0])):
-            for name, values in read(wholes).items():
-                sets.setdefault(name, []).append(values)
-        assert batch.factors is not None
-        classes.append(batch.factors[:, 0, 0])
+        before.append(read(first))
+        after.append(read(found.posteriors[0]))
+        classes.append(classes_of(batch))
     numbers = {name: total if name == "seconds" else total / count for name, total in sums.items()}
-    return Optimised(_joined(before), _joined(after), torch.cat(classes), numbers)
-
-
-def _joined(sets: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat(parts) for name, parts in sets.items()}
+    return Optimised(with_classes(before, classes), with_classes(after, classes), numbers)

@@ -27,10 +27,10 @@ from topocaps.metrics.capsules import (
     strangers,
 )
 from topocaps.metrics.probes import whitened_accuracies
-from topocaps.study import figures, part_figures
+from topocaps.study import part_figures
 from topocaps.study.data import Splits
 from topocaps.study.evaluation.base import EVALUATION_SEED, Evaluation, ExtraMetric, evaluates
-from topocaps.study.evaluation.digits import PROBED, labelled, moved_digits, probed
+from topocaps.study.evaluation.digits import PROBED, classes_of, labelled, moved_digits, probed
 from topocaps.study.evaluation.free_form import IMAGES, free_form
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
@@ -108,11 +108,22 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
     """Bound, reconstruction, what linear probes read off wholes, signs of life."""
 
     captions: ClassVar = {
-        "parts": part_figures.PARTS_CAPTION,
-        "templates": part_figures.TEMPLATES_CAPTION,
-        "turned": part_figures.TURNED_CAPTION,
-        "samples": part_figures.SAMPLES_CAPTION,
-        "history": figures.HISTORY_CAPTION,
+        "parts": (
+            "Held-out digits: the input, its reconstruction from the encoder's parts, and the same "
+            "with each part in its own colour (Fig. 7)."
+        ),
+        "templates": (
+            "Templates of the parts (Fig. 6): brightness times opacity, each scaled to its square."
+        ),
+        "turned": (
+            "One digit at several rotations: the input, its reconstruction from the encoder's "
+            "parts and after free-form inference (Fig. 3), and both with each part in its own "
+            "colour (Fig. 5)."
+        ),
+        "samples": (
+            "Images sampled from the generative model (Eq. 1-7), and the parts that draw them."
+        ),
+        **Evaluation.captions,
     }
 
     def measure(
@@ -123,22 +134,25 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
-        def chosen(train: SequenceSet, test: SequenceSet) -> tuple[SequenceSet, SequenceSet]:
-            fitted = train.balanced(_probed(recipe), EVALUATION_SEED)
-            return fitted.to(device), test.balanced(splits.each, EVALUATION_SEED).to(device)
+        """Measure held-out data as it is, and what is read and kept of it upright."""
 
-        train, test = chosen(splits.train, splits.held_out)
-        upright = chosen(not_moved(splits.train), not_moved(splits.held_out))
+        def fixed(sequences: SequenceSet, each: int | None) -> SequenceSet:
+            return sequences.balanced(each, EVALUATION_SEED).to(device)
+
+        probed_on, test = _probed(recipe), fixed(splits.held_out, splits.each)
+        upright = fixed(not_moved(splits.held_out), splits.each)
+        upright_train = fixed(not_moved(splits.train), probed_on)
 
         def on(which: PartWhole) -> dict[str, Any]:
             which.to(device)
             return {
                 **bounds(which, test),
-                "accuracy": accuracy(which, *upright),
-                "kept": kept(which, upright[1]),
+                "accuracy": accuracy(which, upright_train, upright),
+                "kept": kept(which, upright),
             }
 
-        return {**on(model), "untrained": on(untrained), "train": bounds(model, train)}
+        train = bounds(model.to(device), fixed(splits.train, probed_on))
+        return {**on(model), "untrained": on(untrained), "train": train}
 
     def draw(self, run: Finished[PartWhole], held_out: SequenceSet) -> dict[str, Figure]:
         model, shown = run.model, one_of_each(held_out)
@@ -156,14 +170,12 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
         device = next(model.parameters()).device
         canvas = model.frame_shape[-1]
         read = functools.partial(read_off, model)
-
-        def optimised() -> dict[str, Any]:
-            images = None if count is None else min(count, IMAGES)
-            return {"free_form": free_form(model, read_wholes, data, images)}
-
+        images = None if count is None else min(count, IMAGES)
         return [
             ExtraMetric(PROBED, lambda: probed(read, canvas, device, data, count)),
-            ExtraMetric(("free_form",), optimised),
+            ExtraMetric(
+                ("free_form",), lambda: {"free_form": free_form(model, read_wholes, data, images)}
+            ),
             ExtraMetric(("vote",), lambda: {"vote": _vote(model, data, canvas, device)}),
             ExtraMetric(("copies",), lambda: {"copies": _copies(model)}),
         ]
@@ -258,7 +270,6 @@ def one_of_each(held_out: SequenceSet, classes: int = 10) -> Tensor:
     """The first image of every class: (images, *frame)."""
     fixed = held_out.balanced(200, EVALUATION_SEED)
     batch = next(fixed.batches(len(fixed)))
-    assert batch.factors is not None
-    which = batch.factors[:, 0, 0]
+    which = classes_of(batch)
     first = [(which == c).nonzero()[0, 0] for c in range(classes) if (which == c).any()]
     return batch.x[torch.stack(first), 0]

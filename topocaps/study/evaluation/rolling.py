@@ -17,7 +17,7 @@ from topocaps.metrics.decoded_traversal import RingTraversal
 from topocaps.metrics.visible_frames import Fill, spread, stretches, visible_counts
 from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures, rolling_figures
-from topocaps.study.data import SOME, Mnist, Splits, comes_round
+from topocaps.study.data import Mnist, comes_round
 from topocaps.study.drawing import Drawing
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
@@ -26,9 +26,13 @@ from topocaps.study.evaluation.base import (
     ExtraMetric,
     evaluates,
 )
-from topocaps.study.evaluation.bounds import bounds_by_samples
-from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
-from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_rows
+from topocaps.study.evaluation.digits import of_codes, probes_of_sequences
+from topocaps.study.evaluation.shared import (
+    MEASURED,
+    VISIBLE,
+    bounds_by_samples,
+    visible_rows,
+)
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
@@ -51,42 +55,50 @@ class RollingEvaluation(Evaluation[RollingVAE]):
     """Gains on hidden frames, bounds, and the motions that the model infers."""
 
     captions: ClassVar = {
-        "predicted": rolling_figures.PREDICTED_CAPTION,
-        "animation": rolling_figures.ANIMATION_CAPTION,
-        "by_visible": rolling_figures.BY_VISIBLE_CAPTION,
-        "motions": rolling_figures.MOTION_CAPTION,
-        "capsules": rolling_figures.CAPSULES_CAPTION,
-        "calibration": rolling_figures.CALIBRATION_CAPTION,
-        "history": figures.HISTORY_CAPTION,
+        "predicted": (
+            "Held-out sequences. Top row of each block: the sequence. Below, left of the red line: "
+            "the frames that the model sees. Right of it: its predictions of the others."
+        ),
+        "animation": (
+            "Held-out sequences (top), and below them what each model makes of their first frames. "
+            "A red bar marks frames that the models have not seen."
+        ),
+        "by_visible": (
+            "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 "
+            "the mean frame of the sequence."
+        ),
+        "motions": (
+            "How sure the model is of the motion, by the number of visible frames: the mean "
+            "probability of each candidate, over the held-out sequences in which it is the "
+            "likeliest with all frames."
+        ),
+        "capsules": (
+            "What each capsule adds to frame 0 of held-out sequences: the decoded frame less that "
+            "decoded without the capsule; red is brighter, blue darker. Capsules are ordered by "
+            "the nats of the code that they hold, on average over sequences (above)."
+        ),
+        "calibration": (
+            "Pixels of hidden frames, grouped by the standard deviation that the model predicts "
+            "for them from what it does not know of the code, and the root mean square of its "
+            "errors. On the dashed line, it knows how wrong it is; errors above it have other "
+            "sources as well."
+        ),
+        **Evaluation.captions,
     }
+    some_of_train: ClassVar = True
 
-    def measure(
-        self,
-        model: RollingVAE,
-        untrained: RollingVAE,
-        splits: Splits,
-        recipe: BaseRecipe,
-        device: torch.device,
+    def numbers(
+        self, model: RollingVAE, sequences: SequenceSet, recipe: BaseRecipe
     ) -> dict[str, Any]:
-        closed = comes_round(recipe.data)
-
-        def on(sequences: SequenceSet, each: int | None, which: RollingVAE) -> dict[str, Any]:
-            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
-            found = evaluate(
-                which.to(device).eval(),
-                fixed,
-                samples=SAMPLES,
-                seed=EVALUATION_SEED,
-                most=MEASURED,
-                closed=closed,
-            )
-            return {**found, "motion": motion_numbers(which, fixed)}
-
-        return {
-            **on(splits.held_out, splits.each, model),
-            "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.measured_train, SOME, model),
-        }
+        found = evaluate(
+            model.eval(),
+            sequences,
+            samples=SAMPLES,
+            seed=EVALUATION_SEED,
+            most=MEASURED,
+            closed=comes_round(recipe.data),
+        )
+        return {**found, "motion": motion_numbers(model, sequences)}
 
     def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
         return model.fill
@@ -132,10 +144,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             of_one = {f"{name} of one frame": values for name, values in alone.items()}
             return {**of_codes(model.posterior(x).mean), **of_one}
 
-        def probes() -> dict[str, Any]:
-            return {"probes": probe_digits(read, device, data, trained_on.centre)}
-
-        return [bounds, ExtraMetric(("probes",), probes)]
+        return [bounds, probes_of_sequences(read, trained_on, device, data)]
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         samples = columns[0]["samples"]

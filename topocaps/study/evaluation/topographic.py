@@ -19,17 +19,13 @@ from topocaps.data.transforms import MOTIONS, TransformedImages
 from topocaps.errors import BadInput
 from topocaps.latents.learned import LearnedTopography
 from topocaps.latents.topography import Topography
-from topocaps.metrics import (
-    evaluate,
-    neighbour_agreement,
-    strongest_images,
-)
+from topocaps.metrics import evaluate, neighbour_agreement, strongest_images
 from topocaps.metrics.rolled_traversal import Traversal, TraversalOptions, traversal
-from topocaps.metrics.visible_frames import Fill
+from topocaps.metrics.visible_frames import Fill, visible_gains
 from topocaps.models.evidence import frame_bound
 from topocaps.models.sequence import SequenceModel
 from topocaps.study import figures
-from topocaps.study.data import SOME, Mnist, MovedMnist, Splits, Sprites, StillMnist
+from topocaps.study.data import SOME, Mnist, MovedMnist, Sprites, StillMnist
 from topocaps.study.evaluation.base import (
     EVALUATION_SEED,
     EXAMPLES_SEED,
@@ -37,10 +33,19 @@ from topocaps.study.evaluation.base import (
     ExtraMetric,
     evaluates,
 )
-from topocaps.study.evaluation.bounds import bounds_by_samples
-from topocaps.study.evaluation.digits import PROBED, probed
-from topocaps.study.evaluation.moving_digits import of_codes, probe_digits
-from topocaps.study.evaluation.visible import MEASURED, VISIBLE, visible_gains, visible_rows
+from topocaps.study.evaluation.digits import (
+    PROBED,
+    classes_of,
+    of_codes,
+    probed,
+    probes_of_sequences,
+)
+from topocaps.study.evaluation.shared import (
+    MEASURED,
+    VISIBLE,
+    bounds_by_samples,
+    visible_rows,
+)
 from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
@@ -118,45 +123,50 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
     """Bounds, E_eq, CapCorr, traversals; of a map, how it is organised."""
 
     captions: ClassVar = {
-        "torus": figures.TORUS_CAPTION,
-        "traversal": figures.TRAVERSAL_CAPTION,
-        "by_lag": figures.BY_LAG_CAPTION,
-        "topography": figures.TOPOGRAPHY_CAPTION,
-        "learned": figures.LEARNED_CAPTION,
-        "history": figures.HISTORY_CAPTION,
+        "torus": (
+            "The test image that excites each site of the flattened torus most (Fig. 3), and the "
+            "class of this image. In an organised map, neighbours have the same class."
+        ),
+        "traversal": (
+            "Capsule traversals on held-out sequences. Top row of each block: the input; frames "
+            "that t₀ has not seen are grey. Middle: each frame, reconstructed from its own "
+            "latents. Bottom: frames decoded from t₀ (bordered) alone, rolled one site per frame."
+        ),
+        "by_lag": (
+            "The cost of predicting the frame at each lag from rolled t₀, over all factors. "
+            "Dashed: the cost of the sequence's mean frame, which is the best that an invariant "
+            "model can do. Shaded: lags that t₀ has not seen, on which the gain is measured."
+        ),
+        "topography": (
+            "Variance shared in one capsule. Left: the squares u² that the energy of the bordered "
+            "latent sums. Right: the number of these squares that the energy of every other latent "
+            "also sums."
+        ),
+        "learned": (
+            "Learned W: the weight of u² in a latent's energy, by its distance in frames and "
+            "sites. Shown are the initial weights, the mean over capsules, and some capsules."
+        ),
+        **Evaluation.captions,
     }
+    some_of_train: ClassVar = True
 
-    def measure(
-        self,
-        model: SequenceModel,
-        untrained: SequenceModel,
-        splits: Splits,
-        recipe: BaseRecipe,
-        device: torch.device,
+    def numbers(
+        self, model: SequenceModel, sequences: SequenceSet, recipe: BaseRecipe
     ) -> dict[str, Any]:
         options = traversal_options(recipe)
-
-        def on(sequences: SequenceSet, each: int | None, which: SequenceModel) -> dict[str, Any]:
-            fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
-            found = evaluate(which.to(device), fixed, seed=EVALUATION_SEED, **asdict(options))
-            if is_map(which):
-                found["map"] = _map(which, fixed)
-            if fixed.frames > 1:  # of t as it is, where an invariant model needs no roll
-                still = replace(options, rate=0.0)
-                found["held"] = {"traversal_gain": overall_gain(which, fixed, still)}
-                fill = self.fill(which, recipe)
-                closed = options.closed is not False
-                if fill is not None:
-                    found[VISIBLE] = visible_gains(
-                        fill, fixed, which.likelihood, MEASURED, EVALUATION_SEED, closed
-                    )
-            return found
-
-        return {
-            **on(splits.held_out, splits.each, model),
-            "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.measured_train, SOME, model),
-        }
+        found = evaluate(model, sequences, seed=EVALUATION_SEED, **asdict(options))
+        if is_map(model):
+            found["map"] = _map(model, sequences)
+        if sequences.frames > 1:  # of t as it is, where an invariant model needs no roll
+            still = replace(options, rate=0.0)
+            found["held"] = {"traversal_gain": overall_gain(model, sequences, still)}
+            fill = self.fill(model, recipe)
+            closed = options.closed is not False
+            if fill is not None:
+                found[VISIBLE] = visible_gains(
+                    fill, sequences, model.likelihood, MEASURED, EVALUATION_SEED, closed
+                )
+        return found
 
     def fill(self, model: SequenceModel, recipe: BaseRecipe) -> Fill | None:
         """Return the model's own ``fill``, unless its capsules move along one of several axes."""
@@ -173,7 +183,7 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         elif isinstance(model.topography, Topography):
             drawn["topography"] = figures.topography(model.topography, held_out.frames)
         if is_map(model):
-            drawn["torus"] = figures.torus(*strongest(model, held_out))
+            drawn |= self.result_figures(run, held_out)
         else:
             if figures.can_be_drawn(held_out.frame_shape):
                 shown = examples(held_out, 1 if held_out.names else UNNAMED)
@@ -196,8 +206,8 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             return [bounds]
 
         def generalised() -> dict[str, Any]:
-            frame_shape = getattr(model.x_given_t, "frame_shape")  # noqa: B009 (of any module)
-            untrained = run.recipe.build(frame_shape, run.metrics["seed"]).to(device)
+            assert model.frame_shape is not None  # as a recipe built it
+            untrained = run.recipe.build(model.frame_shape, run.metrics["seed"]).to(device)
             assert isinstance(untrained, SequenceModel)
             found, control = (
                 generalisation(which, run.recipe, trained_on, data) for which in (model, untrained)
@@ -207,21 +217,16 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         def read(x: Tensor) -> dict[str, Tensor]:
             return of_codes(model.encode(x)[:, 0])
 
-        return [
-            bounds,
-            ExtraMetric(("generalisation",), generalised),
-            ExtraMetric(
-                ("probes",),
-                lambda: {"probes": probe_digits(read, device, data, trained_on.centre)},
-            ),
-        ]
+        probes = probes_of_sequences(read, trained_on, device, data)
+        return [bounds, ExtraMetric(("generalisation",), generalised), probes]
 
     def result_figures(
         self, run: Finished[SequenceModel], held_out: SequenceSet
     ) -> dict[str, Figure]:
         model = run.model
         if is_map(model):
-            return {"torus": figures.torus(*strongest(model, held_out))}
+            _, images, classes = strongest(model, held_out)
+            return {"torus": figures.torus(images, classes)}
         if held_out.frames < 2:  # what stands still has nothing to traverse
             return {}
         found = {"traversals": _several(run, held_out)}
@@ -237,8 +242,8 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         return found
 
     def traversals(self, run: Finished[SequenceModel], held_out: SequenceSet, each: int) -> Figure:
-        options = asdict(traversal_options(run.recipe))
-        return figures.traversals(run.model, examples(held_out, each), held_out.names, **options)
+        window = traversal_options(run.recipe).window
+        return _traversals(run, examples(held_out, each), held_out.names, window)
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
         def known(quantity: Quantity) -> bool:
@@ -269,9 +274,11 @@ def _several(run: Finished[SequenceModel], sequences: SequenceSet) -> Figure:
     return _traversals(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
 
 
-def _traversals(run: Finished[SequenceModel], shown: Batch, names: Sequence[str]) -> Figure:
-    """Return traversals in which a frame is unseen if this model's t has not seen it."""
-    options = replace(traversal_options(run.recipe), window=None)
+def _traversals(
+    run: Finished[SequenceModel], shown: Batch, names: Sequence[str], window: int | None = None
+) -> Figure:
+    """Return traversals in which frames outside a window are unseen; by default the model's own."""
+    options = replace(traversal_options(run.recipe), window=window)
     return figures.traversals(run.model, shown, names, **asdict(options))
 
 
@@ -325,25 +332,19 @@ def generalisation(
 
 def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
     """Whether neighbours of a map like images of the same class."""
-    which = strongest_images(model, sequences)[0]  # rows columns
-    _, classes = shown_at(which, sequences)
+    which, _, classes = strongest(model, sequences)
     found = neighbour_agreement(classes, which)
     shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
     shares["excess"] = found.observed - found.shuffled
     return {**shares, "images": len(which.unique()), "classes": classes.tolist()}
 
 
-def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
-    """The images that excite the sites of a map most, and their classes."""
-    return shown_at(strongest_images(model, sequences)[0], sequences)
-
-
-def shown_at(which: Tensor, sequences: SequenceSet) -> tuple[Tensor, Tensor]:
-    """The first frames of sequences (rows, columns), and their classes."""
+def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor, Tensor]:
+    """The images that excite the sites of a map most: their indices, frames and classes."""
+    which = strongest_images(model, sequences)[0]  # rows columns
     shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
-    assert shown.factors is not None
     images = shown.x[:, 0].unflatten(0, which.shape)
-    return images.cpu(), shown.factors[:, 0, 0].reshape(which.shape).cpu()
+    return which, images.cpu(), classes_of(shown).reshape(which.shape).cpu()
 
 
 def examples(held_out: SequenceSet, each: int = 1) -> Batch:

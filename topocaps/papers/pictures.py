@@ -1,0 +1,175 @@
+"""The pictures of the results page: what models predict, and curves of stored numbers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topocaps.models import VAE
+from topocaps.papers.results import Results
+from topocaps.papers.table import Table
+from topocaps.papers.tables import TABLES
+from topocaps.study import figures, rolling_figures
+from topocaps.study.evaluation.rolling import RollingEvaluation, examples
+from topocaps.study.evaluation.shared import VISIBLE
+from topocaps.study.finished import Finished
+from topocaps.study.recipe import Recipe
+from topocaps.study.side_by_side import fills
+from topocaps.training import RunFolder
+
+SHOWN = 6  # sequences in the picture of predicted frames
+_BY_VISIBLE, _BY_DISTANCE, _PREDICTED = "by-visible", "by-distance", "predicted"
+_CUT_OFF = "Means over seeds; what is below −1.5 is cut off."
+
+#: Captions, by the ending of the file.
+PICTURES = {
+    _PREDICTED: RollingEvaluation.captions["predicted"],
+    _BY_VISIBLE: f"{RollingEvaluation.captions['by_visible']} {_CUT_OFF}",
+    _BY_DISTANCE: (
+        "The gain on hidden frames by their distance from the nearest of "
+        f"{rolling_figures.SHOWN} visible frames. {_CUT_OFF}"
+    ),
+}
+
+
+def draw_predicted(name: str, out: Path, runs: Path, data: Path | None = None) -> None:
+    """Draw what the models of a table predict, side by side, if they are all evaluated.
+
+    Args:
+        out: folder of the picture.
+        runs: folder of the run folders, of which the first seeds are drawn.
+    """
+    table = TABLES.get(name)
+    recipes = [r for r in table.recipes if r.name in table.predicted] if table else []
+    folders = [RunFolder(runs / recipe.name / "seed-0") for recipe in recipes]
+    if not folders or not all(folder.metrics.exists() for folder in folders):
+        return
+    finished = {
+        recipe.name.split("/")[-1]: Finished.open(folder.path, recipe)
+        for recipe, folder in zip(recipes, folders, strict=True)
+    }
+    x = examples(recipes[0].data.load(data).held_out, SHOWN)
+    figures.save(rolling_figures.predicted(fills(finished), x), out / f"{name}-{_PREDICTED}.png")
+
+
+def draw(results: Results) -> None:
+    """Draw the figures of numbers from the stored results."""
+    _draw_lags(results)
+    _draw_capcorr(results)
+    _draw_probes(results)
+    for name, table in TABLES.items():
+        if any(quantity.key[0] == VISIBLE for quantity in table.quantities):
+            _draw_gains(results, name, table)
+
+
+def _draw_lags(results: Results) -> None:
+    for data, table in (("mnist", "table4"), ("sprites", "table5")):
+        found = _by_model(results, TABLES[table])
+        if found:
+            drawn = figures.by_lag({model: seeds[0] for model, seeds in found.items()})
+            figures.save(drawn, results.folder / f"{data}-by-lag.png")
+
+
+def _by_model(results: Results, table: Table) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of the models of a table that have any, by the end of their names."""
+    found = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in table.recipes}
+    return {model: seeds for model, seeds in found.items() if seeds}
+
+
+def _draw_capcorr(results: Results) -> None:
+    """Draw the mean CapCorr against L/S for each kind of model (Fig. 5)."""
+    points: dict[str, dict[float, list[float]]] = {}
+    for recipe in TABLES["figure5"].recipes:
+        if not isinstance(recipe, Recipe) or recipe.model is VAE:
+            continue
+        kind = recipe.name.split("/")[-1].split("-")[0]
+        window, sites = recipe.topography.window, recipe.topography.shape[0]
+        length = 0.0 if window == 1 else window / sites / 2
+        for one in results.of(recipe):
+            for label, metrics in (
+                (kind, one),
+                (f"{kind}, untrained", one["untrained"]),
+                (f"{kind}, paper", recipe.claims),
+            ):
+                value = _mean_capcorr(metrics)
+                if not math.isnan(value):
+                    points.setdefault(label, {}).setdefault(length, []).append(value)
+    if not points:
+        return
+    figure, (axis,) = figures.canvas(1, 1, (6.4, 3.6))
+    for label, found in points.items():
+        lengths = sorted(found)
+        style = "--" if "untrained" in label or "paper" in label else "-"
+        means = [statistics.mean(found[length]) for length in lengths]
+        axis.plot(lengths, means, style, marker="o", markersize=4, label=label)
+    axis.legend(frameon=False)
+    figures.finish(axis, "L / S", "CapCorr, mean of all factors")
+    figures.save(figure, results.folder / "figure5.png")
+
+
+def _mean_capcorr(metrics: Mapping[str, Any]) -> float:
+    """Return the mean CapCorr of all factors; NaN if that of one is unknown."""
+    found = metrics["capcorr"].values()
+    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
+    return math.nan if not values or None in values else statistics.mean(values)
+
+
+def _draw_probes(results: Results) -> None:
+    """Draw the accuracy of linear probes by number of labels: means and ranges over seeds."""
+    read: dict[str, dict[str, dict[float, list[float]]]] = {}
+    for model, seeds in _by_model(results, TABLES["probes"]).items():
+        for what, shares in (item for one in seeds for item in one.get("probes", {}).items()):
+            curve = read.setdefault(what, {}).setdefault(model, {})
+            for labels, share in shares.items():
+                curve.setdefault(float(labels), []).append(share)
+    if not read:
+        return
+    figure, axes = figures.canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
+    for axis, (what, models) in zip(axes, read.items(), strict=True):
+        for model, found in models.items():
+            means = [sum(shares) / len(shares) for shares in found.values()]
+            axis.plot(list(found), means, marker="o", markersize=4, label=model)
+            least, greatest = map(min, found.values()), map(max, found.values())
+            axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
+        axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
+        axis.set_xscale("log")
+        axis.set_ylim(0, 1)
+        figures.finish(axis, "labels", "accuracy" if axis is axes[0] else "")
+    axes[0].legend(frameon=False)
+    figures.save(figure, results.folder / "probes.png")
+
+
+def _draw_gains(results: Results, name: str, table: Table) -> None:
+    """Draw the gains of a table of predictions, as means over seeds."""
+    found = _by_model(results, table)
+    gains = {model: _mean_gains(seeds) for model, seeds in found.items()}
+    if gains:
+        for drawn, ending in (
+            (rolling_figures.by_visible(gains), _BY_VISIBLE),
+            (rolling_figures.by_distance(gains), _BY_DISTANCE),
+        ):
+            figures.save(drawn, results.folder / f"{name}-{ending}.png")
+
+
+def _mean_gains(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the mean gains over seeds, in the form that single results have."""
+    counts = results[0].get(VISIBLE, {})
+    each = {count: [one[VISIBLE][count] for one in results] for count in counts}
+    return {
+        count: {
+            "gain": _mean([one["gain"] for one in found]),
+            "by_distance": {
+                n: _mean([one["by_distance"].get(n) for one in found])
+                for n in found[0]["by_distance"]
+            },
+        }
+        for count, found in each.items()
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
