@@ -11,12 +11,13 @@ from typing import Any
 from topocaps.errors import counted
 from topocaps.io import write_atomically
 from topocaps.papers.claims import CLAIMS, CONCLUSIONS, OF_PARTS
-from topocaps.papers.judging import Claim, distance
+from topocaps.papers.judging import Claim, Verdict, distance
+from topocaps.papers.opening import opening
 from topocaps.papers.pictures import PICTURES
 from topocaps.papers.pictures import draw as draw
 from topocaps.papers.results import Results, length_of
 from topocaps.papers.rolling_tables import GUIDE
-from topocaps.papers.table import Table
+from topocaps.papers.table import Table, markdown
 from topocaps.papers.tables import TABLES
 from topocaps.study.quantity import ABSENT, Quantity
 from topocaps.study.recipe import BaseRecipe
@@ -73,15 +74,16 @@ mean, over its columns and numbers, of |ours − published| / max(our spread, pu
 was fixed before the runs. The smaller distance selects the edition that stands for the submission;
 no conclusion on this page rests on the selection."""
 
-#: How far a number may be from the paper's to be close: by the first key, absolute or relative.
-_CLOSE = {"log_px_paper": (1.0, 0.0), "equivariance_error": (0.0, 0.05), "capcorr": (0.06, 0.0)}
-
 
 def write_page(results: Results) -> Path:
     """Write README.md from the stored results."""
+    judged = {
+        "conclusions": [(claim, claim.judge(results)) for claim in CONCLUSIONS],
+        "claims": [(claim, claim.judge(results)) for claim in (*CLAIMS, *OF_PARTS)],
+    }
     sections = {
-        "conclusions": _judged(results, _CONCLUSIONS_HEAD, "conclusion", CONCLUSIONS),
-        "claims": _judged(results, _CLAIMS_HEAD, "claim", (*CLAIMS, *OF_PARTS)),
+        "conclusions": _judged(results, _CONCLUSIONS_HEAD, "conclusion", judged["conclusions"]),
+        "claims": _judged(results, _CLAIMS_HEAD, "claim", judged["claims"]),
         "selection": _selection(results),
     }
     for name, table in TABLES.items():
@@ -91,58 +93,11 @@ def write_page(results: Results) -> Path:
             section = _section(name, table, rows, troubles)
             sections[name] = [section, *_pictures(results, name, table)]
     told = {name: parts for name, parts in sections.items() if parts}
-    head = [_HEAD, *_overview(results, told), _LEGEND, GUIDE]
+    head = [_HEAD, *opening(results, told, judged), _LEGEND, GUIDE]
     parts = [part for name in told for part in (f'<a id="{name}"></a>', *told[name])]
     page = results.folder / "README.md"
     write_atomically(page, "\n\n".join([*head, *parts]) + "\n")
     return page
-
-
-def _overview(results: Results, told: Mapping[str, object]) -> list[str]:
-    """What was run, by table, and how many of its numbers are close to the paper's."""
-    header = ("table", "models run", "seeds of each", "failed runs", "numbers close to the paper's")
-    lines: list[Sequence[str]] = [header]
-    absent = []
-    for name, table in TABLES.items():
-        counts = [len(results.of(recipe)) for recipe in table.recipes]
-        failed = sum(results.failed(recipe) for recipe in table.recipes)
-        if not any(counts) and not failed:
-            absent.append(f"`{name}` ({table.title})")
-            continue
-        seeds = sorted({count for count in counts if count})
-        shown = "–" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        title = f"[{table.title}](#{name})" if name in told else table.title
-        run = sum(count > 0 for count in counts)
-        models, close = f"{run} of {len(counts)}", _closeness(table, results)
-        lines.append([title, models, shown, str(failed or ABSENT), close])
-    others = [name for name in ("conclusions", "claims", "selection") if name in told]
-    links = " · ".join(f"[{name}](#{name})" for name in others)
-    return [
-        *([f"Start with: {links}."] if links else []),
-        _markdown(lines),
-        "*Close* is within 1 nat of log p(x), 5 % of E_eq, and .06 of CapCorr. It compares a "
-        "number with the paper's; a verdict below compares models with each other, or with the "
-        "untrained network.",
-        *([f"Not run: {'; '.join(absent)}."] if absent else []),
-    ]
-
-
-def _closeness(table: Table, results: Results) -> str:
-    """How many numbers of a table are close to the paper's: of log p(x), of E_eq, of CapCorr."""
-    counts: dict[str, list[bool]] = {}
-    for recipe in table.recipes:
-        for quantity in table.quantities:
-            claim = quantity.of(table.claims.get(recipe.name, recipe.claims))
-            values = results(recipe, quantity)
-            if quantity.key[0] in _CLOSE and claim is not None and values:
-                absolute, relative = _CLOSE[quantity.key[0]]
-                published = claim[0] if isinstance(claim, tuple | list) else claim
-                off = abs(statistics.mean(values) - published)
-                label = quantity.label.split()[0].replace("log", "log p(x)")
-                near = off <= absolute + relative * abs(published)
-                counts.setdefault(label, []).append(near)
-    told = [f"{label} {sum(near)} of {len(near)}" for label, near in counts.items()]
-    return ", ".join(told) or "–"
 
 
 def _selection(results: Results) -> list[str]:
@@ -157,25 +112,20 @@ def _selection(results: Results) -> list[str]:
         nearer = "submission" if text[0] < released[0] else "submission-released"
         cells = [f"{mean:.2f} ({count} numbers)" for mean, count in (text, released)]
         lines.append([name, *cells, f"`{nearer}`"])
-    return [_SELECTION_HEAD, _markdown(lines)] if lines[1:] else []
+    return [_SELECTION_HEAD, markdown(lines)] if lines[1:] else []
 
 
-def _judged(results: Results, head: str, noun: str, claims: Sequence[Claim]) -> list[str]:
+def _judged(
+    results: Results, head: str, noun: str, claims: Sequence[tuple[Claim, Verdict]]
+) -> list[str]:
     """Return a section of the claims that the stored results decide; none without results."""
     lines = [[noun, "verdict", "measured"]]
-    for claim in claims:
-        found = claim.judge(results)
+    for claim, found in claims:
         if found.verdict is not None:
             bad = noun == "claim" and any(results.troubles(recipe) for recipe in claim.recipes)
             trouble = "; some of these runs failed or have a diagnosis" * bad
             lines.append([claim.text, f"**{found.verdict}**", f"{found.found}{trouble}"])
-    return [head, _markdown(lines)] if lines[1:] else []
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose header is the first row."""
-    header, *body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
+    return [head, markdown(lines)] if lines[1:] else []
 
 
 def _pictures(results: Results, name: str, table: Table) -> list[str]:
@@ -224,7 +174,7 @@ def _section(name: str, table: Table, rows: Rows, troubles: Mapping[str, Sequenc
     used = [cells for cells in columns if any(cell not in (ABSENT, "") for cell in cells[1:])]
     shown = list(zip(*used, strict=True))
     about = [table.note] if table.note else []
-    parts = [f"## {table.title}", *about, _made(name, rows), _markdown(shown)]
+    parts = [f"## {table.title}", *about, _made(name, rows), markdown(shown)]
     if absent:
         parts.append(f"Not run: {', '.join(f'`{name}`' for name in absent)}.")
     return "\n\n".join(parts)

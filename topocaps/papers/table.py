@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,3 +28,9 @@ class Table:
     def is_figure(self) -> bool:
         """Whether the page shows its pictures in full."""
         return "Figure" in self.title
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose header is the first row."""
+    header, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
