@@ -12,6 +12,8 @@ _INLINE = re.compile(r":math:`([^`]+)`", re.DOTALL)
 _ROLE = re.compile(r":\w+:`~?([^`]+)`")
 _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n *\S.*)*", re.MULTILINE)
 _LITERAL = re.compile(r"^( *)::\n\n((?: *\n|\1 {4}.*\n?)+)", re.MULTILINE)
+_ARGUMENTS = re.compile(r"^Args:\n(?: +.*(?:\n|\Z))+", re.MULTILINE)
+_SEVERAL = re.compile(r"^( +)(\w+(?:, \w+)+): (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"#:? (.+)$")
 
 
@@ -27,11 +29,17 @@ class Docstrings(griffe.Extension):
 
 def markdown(text: str) -> str:
     """A docstring's reStructuredText, as far as the library uses it."""
+    text = _ARGUMENTS.sub(lambda found: _SEVERAL.sub(_one_by_one, found[0]), text)
     text = _BLOCK.sub(lambda found: f"{found[1]}\\[{_joined(found[2])}\\]", text)
     text = _INLINE.sub(lambda found: f"\\({_joined(found[1])}\\)", text)
     text = _ROLE.sub(r"`\1`", text)
     text = _LITERAL.sub(lambda found: f"{found[1]}```python\n{_dedented(found[2])}```\n", text)
     return _EXAMPLE.sub(lambda found: f"```pycon\n{_dedented(found[0])}\n```", text)
+
+
+def _one_by_one(found: re.Match[str]) -> str:
+    """A line for each of several arguments that share one."""
+    return "\n".join(f"{found[1]}{name}: {found[3]}" for name in found[2].split(", "))
 
 
 def _joined(tex: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 #: notebooks, by the page that shows them
 NOTEBOOKS = {
@@ -27,6 +28,14 @@ _EQUATION = re.compile(
 )  # as pymdownx.arithmatex leaves them
 _PRIME = re.compile(r"<msup>(<mi>\w</mi>)<mi>&#x02032;</mi></msup>")  # raised twice, hardly seen
 _UNKNOWN = {r"\arg\max": r"\operatorname{argmax}", r"prod_": r"\prod_"}
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links of Markdown files to notebooks, which work in the repository, as links to pages."""
+    up = "../" * page.file.src_uri.count("/")
+    for target, notebook in NOTEBOOKS.items():
+        markdown = markdown.replace(f"](../{up}{notebook.as_posix()})", f"]({up}{target})")
+    return markdown
 
 
 def on_page_content(content: str, **_: Any) -> str:
