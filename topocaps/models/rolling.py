@@ -21,7 +21,7 @@ from topocaps.models.one_code import OneCodeModel
 from topocaps.models.prediction import PredictedFrames
 from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
 from topocaps.models.stream import RollingStream
-from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
+from topocaps.models.visible import Stretch, VisibleFrames, visible_settings
 
 
 @family
@@ -167,7 +167,6 @@ class RollingVAE(OneCodeModel):
     def from_config(cls, config: dict[str, Any]) -> Self:
         settings = settings_in(config) | {
             "motion": motion_from(config["motion"]),
-            "visible": visible_from(config["visible"]),
         }
         if "prior" in config:
             settings["prior"] = prior_from(config["prior"])

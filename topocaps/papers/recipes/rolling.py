@@ -194,6 +194,7 @@ LETTERS_MODELS = (
         _TVAE_OF_LETTERS, "5", "shifting coherence over 5 of 15 frames",
         topography=replace(_TVAE_OF_LETTERS.topography, window=5),
     ),
+    letters.HIDDEN_FRAMES,
     bubble_of(_TVAE_OF_LETTERS, "letters/bubble", "stationary coherence over 13 of 15 frames"),
     letters.PLAIN,
 )  # fmt: skip
