@@ -122,7 +122,7 @@ def test_what_goes_on_improving_goes_on_to_the_end():
     assert_same(weights(one), watcher.weights[run.best_epoch - 1])
 
 
-@pytest.mark.parametrize("stop", [1, 5, 12, 18])
+@pytest.mark.parametrize("stop", [5, 18])
 def test_a_run_with_patience_stopped_at_any_step_ends_where_an_unstopped_one_does(tmp_path, stop):
     """The best weights are older than the state they come back from."""
     whole = fit(model(mu=-3.0), out=tmp_path / "whole")

@@ -22,7 +22,7 @@ class BadInput(TopocapsError, ValueError):
 
 
 def whole_number(name: str, value: Any) -> int:
-    """``value`` as a whole number of at least 1, or a sentence about ``name``."""
+    """Return ``value`` as a whole number of at least 1, or raise `BadInput` about ``name``."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -33,7 +33,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def one_of(kind: type[Kind], name: str, value: Any) -> Kind:
-    """``value`` as one of a kind, or a sentence about ``name``."""
+    """Return ``value`` as one of a kind, or raise `BadInput` about ``name``."""
     try:
         return kind(value)
     except ValueError:
@@ -42,17 +42,17 @@ def one_of(kind: type[Kind], name: str, value: Any) -> Kind:
 
 
 def positive(name: str, value: Any) -> float:
-    """``value`` as a finite number above 0, or a sentence about ``name``."""
+    """Return ``value`` as a finite number above 0, or raise `BadInput` about ``name``."""
     return _finite(name, value, "a number above 0", lambda number: number > 0)
 
 
 def non_negative(name: str, value: Any) -> float:
-    """``value`` as a finite number of at least 0, or a sentence about ``name``."""
+    """Return ``value`` as a finite number of at least 0, or raise `BadInput` about ``name``."""
     return _finite(name, value, "a number of at least 0", lambda number: number >= 0)
 
 
 def finite_number(name: str, value: Any) -> float:
-    """``value`` as a finite number, or a sentence about ``name``."""
+    """Return ``value`` as a finite number, or raise `BadInput` about ``name``."""
     return _finite(name, value, "a finite number", lambda number: True)
 
 

@@ -1,4 +1,4 @@
-"""Student-t variables made of Gaussians: products of them, and topographic ones."""
+"""Student-t variables made of Gaussians (Eq. 2): products of them, and topographic ones."""
 
 from __future__ import annotations
 

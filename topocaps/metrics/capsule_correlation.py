@@ -77,7 +77,8 @@ def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr
     :math:`\arg\max_n \langle Roll_n t_\Omega, t_0 \rangle` in each capsule, then the mode over
     capsules (the smallest of ties). If a sequence has several :math:`\Omega`, the one whose roll is
     closest to the truth counts, as in the paper, which is optimistic. A roll by one index of the
-    factor is a roll by ``rate`` sites if the factor moves by one index a frame.
+    factor is a roll by ``rate`` sites if the factor moves by one index a frame; a fraction of a
+    site is a partial roll (Eq. 20).
     """
     t = as_latents(t)
     factors = torch.as_tensor(factors)

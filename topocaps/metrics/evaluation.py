@@ -203,7 +203,7 @@ def _measure(
                 for column, rolls in observed_rolls(t, one.factors, rate).items():
                     capcorrs.setdefault(column, []).append(rolls)
     return _Measurements(
-        {name: Mean(torch.cat([one[name] for one in values]).double().cpu()) for name in values[0]},
+        {name: Mean(torch.cat([one[name] for one in values]).cpu().double()) for name in values[0]},
         Traversal.join(traversals),
         options.plan(topography, sequences.frames),
         {names[column]: CapCorr.join(parts) for column, parts in sorted(capcorrs.items())},
@@ -218,7 +218,7 @@ def _bounds(model: SequenceModel, x: Tensor, samples: int) -> dict[str, Tensor]:
     bounds = {
         "log_px": log_mean_exp_over_sequences(weights),
         "log_px_paper": paper_estimate(weights[:PAPER_SAMPLES]),
-        "elbo": model.evidence(x).elbo.mean(1),
+        "elbo": model(x).elbo.mean(1),
     }
     if model.topography.window == 1:
         bounds["log_px_per_frame"] = log_mean_exp_over_frames(weights)
@@ -247,7 +247,7 @@ def bound_of(
     scripts = spread(sequences.fixed(), most)
     with seeded(seed):
         values = [bound(sequences.show(some).x, samples) for some in scripts.split(batch)]
-    return Mean(torch.cat(values).double().cpu())
+    return Mean(torch.cat(values).cpu().double())
 
 
 def on_device_of(model: GenerativeModel, sequences: Any) -> SequenceSet:

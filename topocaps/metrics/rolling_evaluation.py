@@ -104,6 +104,6 @@ def _bounds(
         for some in spread(sequences.fixed(), most).split(batch):
             evidence = model(sequences.show(some).x)
             for name, parts in terms.items():
-                parts.append(getattr(evidence, name).mean(1).double().cpu())
+                parts.append(getattr(evidence, name).mean(1).cpu().double())
     found = {name: Mean(torch.cat(parts)) for name, parts in terms.items()}
     return found | {"log_px": bound_of(model.log_px, sequences, samples, most, seed, batch)}

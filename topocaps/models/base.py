@@ -15,6 +15,7 @@ from topocaps.latents.masking import check_tensor, zero_missing
 from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Linear
+from topocaps.models.visible import visible_from
 
 #: A function that returns standard normal numbers in the shape of its argument.
 Noise = Callable[[Tensor], Tensor]
@@ -209,6 +210,8 @@ def build(config: dict[str, Any]) -> GenerativeModel:
 def settings_in(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a ``config`` without its kind, and its topography as an object."""
     settings = {name: value for name, value in config.items() if name != "kind"}
+    if "visible" in settings:
+        settings["visible"] = visible_from(settings["visible"])
     return settings | {"topography": Topography(**config["topography"])}
 
 

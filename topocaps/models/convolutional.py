@@ -15,6 +15,7 @@ from topocaps.models.base import FAMILIES, settings_in
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep_size
 from topocaps.models.topographic import VAE, TopographicVAE
+from topocaps.models.visible import VisibleFrames
 
 SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
 RELU, SILU = "relu", "silu"  # activations: ReLU after a normalisation, or SiLU alone
@@ -156,12 +157,14 @@ def convolutional(
     epsilon: float = 0.0,
     hidden: int | None = None,
     activation: str = RELU,
+    visible: VisibleFrames | None = None,
 ) -> TopographicVAE | VAE:
     """A model of frames (colours, height, width) with convolutional networks.
 
     ``channels`` are an encoder's, one number for each halving of the frame; a decoder has them
     reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
-    ``mu``, ``centred`` and ``epsilon`` are as in ``TopographicVAE.mlp``; a VAE has none of them.
+    ``mu``, ``centred``, ``epsilon`` and ``visible`` are as in ``TopographicVAE.mlp``; a VAE has
+    none of them.
     ``hidden`` is the width of a linear layer between convolutions and latents. ``activation`` is
     "relu", which follows a normalisation, or "silu", without one, as in ``RollingVAE``. With "relu"
     all layers are initialised as PyTorch does it. With "silu" the weights of hidden layers are
@@ -173,11 +176,13 @@ def convolutional(
     """
     networks = Convolutions(frame_shape, topography, channels, hidden, likelihood, activation)
     if issubclass(kind, TopographicVAE):
-        return kind.of_networks(networks, mu, centred, epsilon=epsilon)
+        return kind.of_networks(networks, mu, centred, epsilon=epsilon, visible=visible)
     if centred:
         raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
     if epsilon:
         raise BadInput("a VAE has no energies to add epsilon to")
+    if visible is not None:
+        raise BadInput("a VAE decodes each frame from that frame alone: it cannot predict others")
     return kind.of_networks(networks)
 
 

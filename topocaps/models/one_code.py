@@ -164,12 +164,8 @@ class OneCodeModel(GenerativeModel):
         try:
             frames: Distribution = self.x_given_t(t)
         except RuntimeError as error:
-            if t.is_meta or isinstance(error, torch.OutOfMemoryError):
-                raise
-            raise BadInput(
-                f"the decoder must take codes (…, capsules, *shape) with the last axes "
-                f"{self._code_shape}, as its topography has them: {str(error).splitlines()[0]}"
-            ) from error
+            error.add_note(f"The decoder was given codes {tuple(t.shape)}: (…, capsules, *shape).")
+            raise
         if frames.batch_shape != t.shape[: -self._axes]:
             raise BadInput(
                 "the decoder must return an Independent distribution whose events are whole frames:"

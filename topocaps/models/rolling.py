@@ -21,7 +21,7 @@ from topocaps.models.one_code import OneCodeModel
 from topocaps.models.prediction import PredictedFrames
 from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
 from topocaps.models.stream import RollingStream
-from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
+from topocaps.models.visible import Stretch, VisibleFrames, visible_settings
 
 
 @family
@@ -100,7 +100,7 @@ class RollingVAE(OneCodeModel):
         networks = Perceptrons(
             frame_shape, topography, hidden, likelihood=likelihood, activation=nn.SiLU
         )
-        model = cls._of(networks, motion, visible, keep, prior, hidden=networks.widths)
+        model = cls._of_networks(networks, motion, visible, keep, prior, hidden=networks.widths)
         for network in (model.z_given_x, model.x_given_t):
             keep_size(network)
         return model
@@ -131,10 +131,10 @@ class RollingVAE(OneCodeModel):
         """
         networks = Convolutions(frame_shape, topography, channels, hidden, likelihood, SILU)
         recorded = {"hidden": networks.hidden, "channels": list(networks.channels)}
-        return cls._of(networks, motion, visible, keep, prior, **recorded)
+        return cls._of_networks(networks, motion, visible, keep, prior, **recorded)
 
     @classmethod
-    def _of(
+    def _of_networks(
         cls,
         networks: Perceptrons | Convolutions,
         motion: Motion,
@@ -147,18 +147,18 @@ class RollingVAE(OneCodeModel):
         encoder, topography = networks.encoder(), networks.topography
         expert = ExpertEncoder(encoder.network, encoder.frame_axes, encoder.latent_shape)
         model = cls(expert, networks.decoder(), topography, motion, visible, keep, prior)
-        motion_told, visible_told = motion_settings(motion), visible_settings(visible)
-        prior_told = prior_settings(model.prior)
-        if topography.is_plain and None not in (motion_told, visible_told, prior_told):
+        motion_record, visible_record = motion_settings(motion), visible_settings(visible)
+        prior_record = prior_settings(model.prior)
+        if topography.is_plain and None not in (motion_record, visible_record, prior_record):
             model.config = {
                 "kind": cls.__name__,
                 "frame_shape": list(networks.frame_shape),
                 "topography": topography.settings(),
-                "motion": motion_told,
-                "visible": visible_told,
+                "motion": motion_record,
+                "visible": visible_record,
                 "likelihood": networks.likelihood.value,
                 **({} if model.keep is None else {"keep": model.keep}),
-                **({} if model.prior == StandardNormal() else {"prior": prior_told}),
+                **({} if model.prior == StandardNormal() else {"prior": prior_record}),
                 **recorded,
             }
         return model
@@ -167,7 +167,6 @@ class RollingVAE(OneCodeModel):
     def from_config(cls, config: dict[str, Any]) -> Self:
         settings = settings_in(config) | {
             "motion": motion_from(config["motion"]),
-            "visible": visible_from(config["visible"]),
         }
         if "prior" in config:
             settings["prior"] = prior_from(config["prior"])

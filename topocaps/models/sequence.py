@@ -27,6 +27,7 @@ from topocaps.models.evidence import (
 )
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.stream import Stream
+from topocaps.models.visible import VisibleFrames
 
 
 class SequenceModel(GenerativeModel):
@@ -40,6 +41,8 @@ class SequenceModel(GenerativeModel):
     topography: TopographyLike
     couples_frames: ClassVar = True  #: whether t of a frame depends on the frames of its window
     sparsity = 0.0  #: penalty in nats per unit of `spread_of_capsules` (not in the papers)
+    #: which frames the encoders see in training, while all are to be decoded (not in the papers)
+    visible: VisibleFrames | None = None
 
     def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:
         super().__init__()
@@ -50,7 +53,8 @@ class SequenceModel(GenerativeModel):
 
     @property
     def noise_shapes(self) -> list[tuple[int, ...]]:
-        return [(self.topography.capsules, *self.topography.shape)]
+        chooses = [] if self.visible is None else [(2,)]
+        return [*chooses, (self.topography.capsules, *self.topography.shape)]
 
     @property
     def frames_are_independent(self) -> bool:
@@ -79,8 +83,24 @@ class SequenceModel(GenerativeModel):
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
-        """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs."""
-        q = self._posterior(x, mask)
+        """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs.
+
+        If ``visible`` is set, some frames are hidden: their z and u are drawn from the prior.
+        """
+        if self.visible is None:
+            return self._evidence(x, self._posterior(x, mask), noise, mask)
+        q = self.posterior(x)
+        every = q.z.mean.flatten(-self._axes)[..., 0]  # batch time
+        present = torch.ones_like(every, dtype=torch.bool) if mask is None else mask
+        uniform = torch.special.ndtr(noise(every.new_empty(*every.shape, 2)))
+        return self._evidence(x, q.where(self.visible.choose(uniform, present)), noise, mask)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Evidence:
+        """Check the frames, then return their ``evidence``, with all present frames visible."""
+        x = self.checked(x, mask)
+        return self._evidence(x, self._posterior(x, mask), torch.randn_like, mask)
+
+    def _evidence(self, x: Tensor, q: Posterior, noise: Noise, mask: Tensor | None) -> Evidence:
         z = q.z.mean + q.z.stddev * noise(q.z.mean)
         u = q.u.mean + q.u.stddev * noise(q.u.mean) if q.u else None
         per_axis = self.t_per_axis(z, u)
@@ -267,7 +287,7 @@ class SequenceModel(GenerativeModel):
     def stack_key(self) -> tuple[object, ...] | None:
         own = self.topography
         known = not isinstance(own, Topography) or own.is_plain
-        return lattice(own) if known else None
+        return (*lattice(own), self.visible) if known else None
 
     def join(self, members: Sequence[GenerativeModel], frames: int) -> None:
         topographies = [one.topography for one in members if isinstance(one, SequenceModel)]

@@ -18,6 +18,7 @@ from topocaps.models.evidence import Posterior
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Fan, Norm, Perceptrons, lead
 from topocaps.models.sequence import SequenceModel
+from topocaps.models.visible import VisibleFrames, visible_settings
 
 if TYPE_CHECKING:
     from topocaps.models.convolutional import Convolutions
@@ -65,9 +66,12 @@ class TopographicVAE(SequenceModel):
         mu: float = -30.0,
         sparsity: float = 0.0,
         epsilon: float = 0.0,
+        visible: VisibleFrames | None = None,
     ) -> None:
         super().__init__(x_given_t, topography)
-        self.sparsity = sparsity
+        if not isinstance(visible, VisibleFrames | None):
+            raise BadInput(f"visible must be VisibleFrames such as Stretch(3), not {visible!r}")
+        self.sparsity, self.visible = sparsity, visible
         self.z_given_x, self.u_given_x = z_given_x, u_given_x
         #: returns the `Posterior` of z and u together, in place of both encoders, if set
         self.encoders: nn.Module | None = None
@@ -90,6 +94,7 @@ class TopographicVAE(SequenceModel):
         encoder_fan: Fan | str = Fan.IN,
         decoder_fan: Fan | str = Fan.IN,
         epsilon: float = 0.0,
+        visible: VisibleFrames | None = None,
     ) -> Self:
         """Build the model with the paper's multilayer perceptrons (A.3).
 
@@ -107,11 +112,13 @@ class TopographicVAE(SequenceModel):
             encoder_fan: the side of a layer that bounds the encoders' initial weights.
             decoder_fan: the same for the decoder; the released code has ``Fan.OUT`` there.
             epsilon: a number added to every energy W U²; the released code has 1e-6.
+            visible: which frames the encoders see in training, while the bound asks for all of them
+                (not the paper's). All frames are visible where None.
         """
         networks = Perceptrons(
             frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
         )
-        return cls.of_networks(networks, mu, centred, learned, sparsity, epsilon)
+        return cls.of_networks(networks, mu, centred, learned, sparsity, epsilon, visible)
 
     @classmethod
     def of_networks(
@@ -122,13 +129,14 @@ class TopographicVAE(SequenceModel):
         learned: Learned | str = Learned.NOTHING,
         sparsity: float = 0.0,
         epsilon: float = 0.0,
+        visible: VisibleFrames | None = None,
     ) -> Self:
         """Build the model with new networks; the other arguments are those of ``mlp``."""
         topography = networks.topography
         shared = learn(topography, learned)
         centre = _centre(topography, shared, mu) if centred else 0.0
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
-        model = cls(*encoders, networks.decoder(centre), shared, mu, sparsity, epsilon)
+        model = cls(*encoders, networks.decoder(centre), shared, mu, sparsity, epsilon, visible)
         own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         if Learned(learned) is not Learned.NOTHING:
             own["learned"] = Learned(learned).value
@@ -136,7 +144,10 @@ class TopographicVAE(SequenceModel):
             own["sparsity"] = float(sparsity)
         if epsilon:
             own["epsilon"] = float(epsilon)
-        if topography.is_plain:  # what subclasses do, settings do not tell
+        if visible is not None:
+            own["visible"] = visible_settings(visible)
+        # what subclasses do, settings do not tell
+        if topography.is_plain and own.get("visible", {}) is not None:
             model.config = networks.config() | own
         return model
 

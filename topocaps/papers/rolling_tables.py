@@ -25,10 +25,10 @@ These are the tables of rolling VAEs and of what they are compared with.
   frames are independent, so this is a bound on whole sequences, and tighter than with the weights
   of whole sequences that the other models need.
 - *seconds*: of training, divided by the number of seeds that trained at the same time.
-- *Training*: the rolling VAE is shown some frames and asked for all. TVAE, Bubble and VAE are
-  trained as in the paper, with all frames visible; frames are hidden from them only when gains are
-  measured. They predict a hidden frame by a roll of t of the nearest visible frame, one site a
-  frame.
+- *Training*: the rolling VAE is shown some frames and asked for all, and so is a TVAE that is
+  *trained to predict hidden frames*. The other TVAEs, Bubble and VAE are trained as in the paper,
+  with all frames visible; frames are hidden from them only when gains are measured. They predict a
+  hidden frame by a roll of t of the nearest visible frame, one site a frame.
 - *Networks*: all models of a table have the same data, widths of networks and number of steps. TVAE
   and Bubble have a second encoder, for u. Convolutional networks are alike in all models, and so is
   their initialisation. Perceptrons of the rolling VAE have SiLU and are initialised as He et al.

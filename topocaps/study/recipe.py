@@ -29,6 +29,7 @@ from topocaps.models.base import GenerativeModel
 from topocaps.models.convolutional import RELU, SILU, convolutional
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.networks import Fan, Norm
+from topocaps.models.visible import VisibleFrames, visible_from, visible_settings
 from topocaps.references import references
 from topocaps.study.changes import (
     changed,
@@ -167,6 +168,7 @@ class Recipe(BaseRecipe):
     learned: Learned = Learned.NOTHING  #: of the topography
     sparsity: float = 0.0  #: price of capsules that stand out, in nats
     epsilon: float = 0.0  #: number added to every energy
+    visible: VisibleFrames | None = None  #: in training; all frames where None
     norm: Norm = Norm.NONE
     encoder_fan: Fan = Fan.IN  #: which side of a layer bounds the encoders' initial weights
     decoder_fan: Fan = Fan.IN  #: the same for the decoder
@@ -227,7 +229,7 @@ class Recipe(BaseRecipe):
     @property
     def _of_t(self) -> dict[str, Any]:
         """Settings of models whose t is divided by the pooled energy, which a VAE does not have."""
-        names = ("mu", "centred", "learned", "sparsity", "epsilon")
+        names = ("mu", "centred", "learned", "sparsity", "epsilon", "visible")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -242,7 +244,7 @@ class Recipe(BaseRecipe):
             if self.convolutional:
                 return convolutional(
                     frame_shape, self.topography, self.model, self.channels, self.likelihood,
-                    mu=self.mu, centred=self.centred, epsilon=self.epsilon,
+                    mu=self.mu, centred=self.centred, epsilon=self.epsilon, visible=self.visible,
                     hidden=self.hidden[0] if self.hidden else None,
                     activation=RELU if self.channels is None else SILU,
                 )  # fmt: skip
@@ -283,6 +285,7 @@ class Recipe(BaseRecipe):
             **pairs(self, norm="none", likelihood="bernoulli", centred=False, learned="nothing"),
             **pairs(self, sparsity=0.0, encoder_fan="in", decoder_fan="in", epsilon=0.0),
             **pairs(self, rate=1.0, closed=True, unseen_window=None),
+            visible=(self.visible and visible_settings(self.visible), None),
         )
 
 
@@ -348,6 +351,7 @@ FORMS = {
     "model": Form(lambda model: model.__name__, _model),
     "topography": Form(methodcaller("settings"), lambda settings: Topography(**_tuples(settings))),
     "capsules": Form(asdict, lambda settings: PartWholeSettings(**settings)),
+    "visible": Form(visible_settings, visible_from),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -168,23 +169,17 @@ def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
         without = code.clone()
         without[:, capsule] = 0
         added.append((whole - model.decode(without)).mean(1))  # over colours
-    columns = [x[rows, 0].mean(1), whole.mean(1), *added]
-    size = (0.75 * len(columns) + 0.4, 0.75 * shown + 0.6)
-    figure, axes = figures.canvas(shown, len(columns), size)
+    differences = torch.stack(added, 1)  # shown capsules height width
+    largest = differences.abs().max().clamp_min(1e-6)
+    coloured = colormaps["RdBu_r"]((0.5 + 0.5 * differences / largest).cpu().numpy())[..., :3]
+    both = torch.stack([x[rows, 0], whole], 1)
+    frames = both.mean(2, keepdim=True).expand(-1, -1, 3, -1, -1).cpu()
+    block = torch.cat([frames, torch.from_numpy(coloured).movedim(-1, 2).to(frames)], 1)
     titles = ["frame", "decoded", *(f"{nats[capsule]:.0f} nats" for capsule in order)]
-    largest = max(one.abs().max().item() for one in added) or 1.0
-    for n, axis in enumerate(axes):
-        row, column = divmod(n, len(columns))
-        of_frame = column < 2
-        axis.imshow(
-            columns[column][row].cpu().numpy(),
-            cmap="gray" if of_frame else "RdBu_r",
-            vmin=0 if of_frame else -largest,
-            vmax=1 if of_frame else largest,
-        )
-        axis.set_axis_off()
-        if row == 0:
-            axis.set_title(titles[column], fontsize=8)
+    size = (0.75 * block.shape[1] + 0.4, 0.75 * shown + 0.6)
+    figure, (axis,) = figures.canvas(1, 1, size)
+    figures.show_rows(axis, block, [], titles)
+    axis.xaxis.tick_top()
     return figure
 
 

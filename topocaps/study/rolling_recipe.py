@@ -13,7 +13,7 @@ from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.priors import CodePrior, StandardNormal, prior_from, prior_settings
 from topocaps.models.rolling import RollingVAE
-from topocaps.models.visible import Stretch, VisibleFrames, visible_from, visible_settings
+from topocaps.models.visible import Stretch, VisibleFrames, visible_settings
 from topocaps.references import references
 from topocaps.study.changes import check_fields, check_one_layer, optional, widths
 from topocaps.study.fingerprint import of_topography, pairs, stable
@@ -110,6 +110,5 @@ class RollingRecipe(BaseRecipe):
 
 FORMS |= {
     "motion": Form(motion_settings, motion_from),
-    "visible": Form(visible_settings, visible_from),
     "prior": Form(prior_settings, prior_from),
 }

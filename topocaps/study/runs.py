@@ -112,6 +112,7 @@ def run_jobs(
                 yield evaluate_run(
                     job.out, device, recipe=job.recipe, splits=shared, report=reports
                 )
+        del shared  # before the next group loads its data
 
 
 def train_jobs(

@@ -43,8 +43,8 @@ def train(
 
     With ``folders`` (one for each model), states are saved after the first and the last epoch,
     after other epochs as long as saving takes little of the time, and after the current step when
-    the user interrupts. A run resumes from its state bit for bit. The records of the epochs, and
-    the failure of a model, are written to its folder and to its loggers.
+    the user interrupts. A run resumes from its state bit for bit. The records of the epochs are
+    written to the folder and to its loggers, and the failure of a model to its folder.
 
     After every epoch the bound on ``validation`` sequences is recorded. A model with ``patience``
     ends with the weights of its best epoch, and records nothing after it has ``stopped``. Training
@@ -121,10 +121,10 @@ class _Session:
                     raise Interrupted(f"stopped after step {self.step} of {self.steps}")
             self._write_histories()
         finally:
-            self.watcher.finish()
-            self.engine.write_back()
             for logger in chain.from_iterable(self.loggers):
                 logger.finish()
+            self.watcher.finish()
+            self.engine.write_back()
 
     def _advance(self) -> None:
         """Run some steps of an epoch, and add up the terms of the models that go on."""

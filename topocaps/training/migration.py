@@ -69,6 +69,7 @@ def _fields_of_model(model: dict[str, Any]) -> dict[str, Any]:
         "learned": model.get("learned", "nothing"),
         "sparsity": model.get("sparsity", 0.0),
         "epsilon": model.get("epsilon", 0.0),
+        "visible": model.get("visible"),
         "norm": model.get("norm", "none"),
         "encoder_fan": model.get("encoder_fan", "in"),
         "decoder_fan": model.get("decoder_fan", "in"),

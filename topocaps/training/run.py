@@ -333,7 +333,7 @@ def describe_device(where: torch.device) -> str:
 
 def described(model: GenerativeModel) -> dict[str, Any]:
     """What is known of a model with networks of your own: layers, topography, settings."""
-    told = {
+    settings = {
         name: repr(value)
         for name, value in vars(model).items()
         if (isinstance(value, str | int | float | bool) or is_dataclass(value)) and name[0] != "_"
@@ -344,4 +344,4 @@ def described(model: GenerativeModel) -> dict[str, Any]:
         if name and not any(True for _ in module.children())
     }
     own = {"kind": type(model).__name__, "likelihood": str(model.likelihood)}
-    return {**own, **told, "layers": layers}
+    return {**own, **settings, "layers": layers}

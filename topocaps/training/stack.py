@@ -155,7 +155,7 @@ class HostRandomness:
 class DeviceRandomness:
     """Random numbers on a GPU that are functions of seed, step and position.
 
-    It has the methods of `HostRandomness`.
+    They have no state, so a CUDA graph can draw them. The methods are those of `HostRandomness`.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topocaps.latents.topography import Topography
+from topocaps.models.visible import Stretch
 from topocaps.papers.recipes.columns import vae_of
 from topocaps.study.data import Letters
 from topocaps.study.recipe import Recipe
@@ -49,6 +50,13 @@ TVAE = Recipe(
 
 PLAIN = vae_of(
     TVAE, "letters/vae", "the plain VAE of the same size: every frame has a code of its own"
+)
+
+HIDDEN_FRAMES = replace(
+    TVAE,
+    name="letters/tvae-hidden",
+    about="the same TVAE, trained to predict hidden frames, as the rolling VAE is",
+    visible=Stretch(3),
 )
 
 LETTERS = (ROLLING, TVAE, PLAIN)

@@ -115,6 +115,11 @@ def _with_convolutions(recipes: tuple[Recipe, ...], rolling: RollingRecipe) -> t
     )
 
 
+def _hidden(tvae: Recipe) -> Recipe:
+    """The same TVAE, trained as rolling VAEs are."""
+    return variant(tvae, "hidden", "trained to predict hidden frames", visible=Stretch(3))
+
+
 _OF_MNIST, _OF_SPRITES = _baselines(MNIST, reach=3), _baselines(SPRITES, reach=1)
 _CONVOLUTIONAL = _with_convolutions(_OF_MNIST, MNIST)
 _TVAE, _, _VAE = _CONVOLUTIONAL
@@ -126,12 +131,13 @@ _WARM_UP = {
 _MIXED = Mnist(speeds=(-2, -1, 0, 1, 2))
 
 MNIST_MODELS = (
-    MNIST, _unknown(MNIST), _perceptrons(MNIST), *_OF_MNIST, *_CONVOLUTIONAL,
+    MNIST, _unknown(MNIST), _perceptrons(MNIST), *_OF_MNIST, *_CONVOLUTIONAL, _hidden(_TVAE),
 )  # fmt: skip
 MNIST_SETTINGS = (*_settings(MNIST, 18, _WARM_UP), *_priors(MNIST))
+_CONVOLUTIONAL_SPRITES = _with_convolutions(_OF_SPRITES, SPRITES)
 SPRITES_MODELS = (
     SPRITES, _unknown(SPRITES), _perceptrons(SPRITES),
-    *_OF_SPRITES, *_with_convolutions(_OF_SPRITES, SPRITES),
+    *_OF_SPRITES, *_CONVOLUTIONAL_SPRITES, _hidden(_CONVOLUTIONAL_SPRITES[0]),
 )  # fmt: skip
 SPRITES_SETTINGS = _settings(SPRITES, 15, _WARM_UP)
 
@@ -183,7 +189,8 @@ def _as_small(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
     return tuple(replace(r, training=replace(r.training, optimiser=optimiser)) for r in recipes)
 
 
-SMALL_MODELS = (SMALL, _unknown(SMALL), *_as_small(_baselines(SMALL, reach=1)))
+_BESIDE_SMALL = _as_small(_baselines(SMALL, reach=1))
+SMALL_MODELS = (SMALL, _unknown(SMALL), *_BESIDE_SMALL, _hidden(_BESIDE_SMALL[0]))
 
 _LETTERS, _TVAE_OF_LETTERS = letters.ROLLING, letters.TVAE
 LETTERS_MODELS = (
@@ -194,6 +201,7 @@ LETTERS_MODELS = (
         _TVAE_OF_LETTERS, "5", "shifting coherence over 5 of 15 frames",
         topography=replace(_TVAE_OF_LETTERS.topography, window=5),
     ),
+    letters.HIDDEN_FRAMES,
     bubble_of(_TVAE_OF_LETTERS, "letters/bubble", "stationary coherence over 13 of 15 frames"),
     letters.PLAIN,
 )  # fmt: skip
