@@ -134,7 +134,7 @@ ROLLING_TABLES = {
         "Rolling VAE: digits of different velocities",
         rolling.SPEEDS,
         "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels a frame. Models other than "
-        f"the first take it for 1. {_SPEEDS} At speed 2 a sequence comes round after 9 frames, so "
+        f"the first take it for 1. {_SPEEDS} At speed 2 a sequence repeats after 9 frames, so "
         "9 visible ones leave no new frames.",
         factors=_DIGITS,
         speeds=(1, 2),
