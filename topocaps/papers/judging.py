@@ -156,7 +156,9 @@ class Learned:
                 good.append(_is_more(measured, more, less))
                 shown.append(f"{recipe.name} {after.mean} from {before.mean}")
         better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
-        found = f"{number.label}, better in {len(better)} of {len(good)} models"
+        found = (
+            f"{number.label}: better by two standard errors in {len(better)} of {len(good)} models"
+        )
         return f"{found}{': ' * bool(better)}{', '.join(better)}", good
 
 
