@@ -4,6 +4,10 @@ import math
 import os
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite is about the CPU, wherever it runs
+# test processes share the cores: threads of one that wait for another's take several times as long
+os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(
+    max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+)
 
 import pytest
 import torch

@@ -108,7 +108,7 @@ def _what_was_run(results: Results, sections: set[str]) -> list[str]:
     """Say what was run, by table, and how many of its numbers are close to the paper's."""
     header = ("table", "models run", "seeds of each", "failed runs", "numbers close to the paper's")
     lines: list[Sequence[str]] = [header]
-    absent = []
+    absent, whole = [], 0
     for name, table in TABLES.items():
         counts = [len(results.of(recipe)) for recipe in table.recipes]
         failed = sum(results.failed(recipe) for recipe in table.recipes)
@@ -118,11 +118,13 @@ def _what_was_run(results: Results, sections: set[str]) -> list[str]:
         seeds = sorted({count for count in counts if count})
         shown = ABSENT if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         title = f"[{table.title}](#{name})" if name in sections else table.title
+        whole += all(counts)
         models = f"{sum(count > 0 for count in counts)} of {len(counts)}"
         lines.append([title, models, shown, str(failed or ABSENT), _closeness(table, results)])
     return [
         "## What was run",
-        f"{len(lines) - 1} tables and figures have runs; {len(absent)} have none.",
+        f"Of {len(TABLES)} tables and figures, {whole} have runs of all their models, "
+        f"{len(lines) - 1 - whole} of some, and {len(absent)} of none.",
         markdown(lines),
         _CLOSENESS,
         *([f"Not run: {'; '.join(absent)}."] if absent else []),
