@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,6 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 def free_memory(device: torch.device) -> int:
     """Return the number of bytes that can still be allocated on a device."""
-    gc.collect()  # objects in reference cycles count as free, such as engines that are done
     if device.type == "cuda":
         torch.cuda.empty_cache()  # memory that PyTorch caches counts as free
         return torch.cuda.mem_get_info(device)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, is_dataclass, replace
@@ -232,6 +233,7 @@ class _Trainer:
                 count = counted(len(part), "model")
                 self.say(f"{count} as one program: {need} of {free / 2**30:.0f} GB free")
                 trained = self._train(part)
+                gc.collect()  # frees the engine, which is in reference cycles
                 if trained is None:
                     half = -(-len(part) // 2)
                     trained = self.runs(part[:half]) + self.runs(part[half:])
