@@ -132,7 +132,7 @@ class TransformedImages(ScriptedSet):
 
 @dataclass(frozen=True, repr=False)
 class MovingImages(ScriptedSet):
-    """Pictures in a random pose, of which one factor changes with time.
+    """Pictures in a random pose. One factor of the pose changes with time.
 
     Every factor has as many levels as a sequence has frames. Rotation and hue turn once, scales go
     from 0.60 to 1.26 as in the papers, shifts go from -REACH to REACH of a side. Pictures are

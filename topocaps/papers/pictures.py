@@ -40,7 +40,7 @@ def draw_predicted(name: str, out: Path, runs: Path, data: Path | None = None) -
 
     Args:
         out: folder of the picture.
-        runs: folder of the run folders, of which the first seeds are drawn.
+        runs: folder of the run folders. The run of the first seed is drawn for each recipe.
     """
     table = TABLES.get(name)
     recipes = [r for r in table.recipes if r.name in table.predicted] if table else []

@@ -182,7 +182,7 @@ def _trained(run: Run) -> str:
     took = f"trained in {run.seconds:.0f} s on {run.device}"
     if run.best_epoch is None:
         return took
-    return f"{took} for {counted(len(run.history), 'epoch')}, of which {run.best_epoch} was best"
+    return f"{took} for {counted(len(run.history), 'epoch')}; the best was epoch {run.best_epoch}"
 
 
 def _validation(splits: Splits) -> SequenceSet:
