@@ -24,6 +24,7 @@ from topocaps.training.watching import KL_WEIGHT, Silent
 
 ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=3)
 WARM = replace(ADAM, kl=tc.KLWeight(start=0.1, until=0.5))
+MUON = replace(ADAM, optimiser=tc.Muon(3e-3, warmup=2))
 PICTURE = (1, 8, 8)
 
 
@@ -73,7 +74,9 @@ def mapped(monkeypatch):
 
 
 @every_network
-@pytest.mark.parametrize("training", [ADAM, replace(WARM, clip=1.0)], ids=["bound", "KL weight"])
+@pytest.mark.parametrize(
+    "training", [ADAM, replace(WARM, clip=1.0), MUON], ids=["bound", "KL weight", "muon"]
+)
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
 def test_a_member_of_a_stack_trains_as_it_would_alone(build, training, gaps, mapped):
     sequences, seeds = shown(build, gaps=gaps), [7, 3]
@@ -98,17 +101,18 @@ def test_on_a_cpu_each_is_trained_by_itself():
 
 @every_network
 @pytest.mark.parametrize("together", [1, 2])
-def test_training_resumes_bit_for_bit(build, together, mapped, tmp_path):
+@pytest.mark.parametrize("training", [WARM, MUON], ids=["KL weight", "muon"])
+def test_training_resumes_bit_for_bit(build, training, together, mapped, tmp_path):
     def models(seed):
         return [build(seed + n) for n in range(together)]
 
     sequences, seeds = shown(build), range(together)
     folders = [RunFolder(tmp_path / str(n)) for n in seeds]
     whole, again = models(0), models(5)
-    train(whole, sequences, WARM, seeds=seeds)
+    train(whole, sequences, training, seeds=seeds)
     with pytest.raises(tc.Interrupted, match="after step 7 of 15"):
-        train(models(0), sequences, WARM, seeds=seeds, folders=folders, watcher=StopAt(7))
-    train(again, sequences, WARM, seeds=seeds, folders=folders)
+        train(models(0), sequences, training, seeds=seeds, folders=folders, watcher=StopAt(7))
+    train(again, sequences, training, seeds=seeds, folders=folders)
     for one, other in zip(whole, again, strict=True):
         assert_same(weights(one), weights(other))
 

@@ -17,6 +17,7 @@ from topocaps.models.networks import Linear, Norm
 from topocaps.training import Adam, Sgd, Training
 from topocaps.training.engine import Engine
 from topocaps.training.loop import train
+from topocaps.training.muon import LayerWeights
 from topocaps.training.stack import Stack
 from topocaps.training.updates.autograd import AutogradUpdate
 from topocaps.training.updates.base import clip_factor, max_relative_difference, scale_gradient
@@ -54,7 +55,7 @@ def test_an_update_is_that_of_torch_optim(rule):
     moments = [torch.zeros_like(weight) for _ in rule.MOMENTS]
     built = [nn.Parameter(member.clone()) for member in weight]
     wanted = [nn.Parameter(member.clone()) for member in weight]
-    ours = [rule.build([[one]]) for one in built]
+    ours = [rule.build([[one]], LayerWeights({}, False, torch.float64)) for one in built]
     theirs = [
         reference_optimiser(rule, [one], lr) for one, lr in zip(wanted, rates.tolist(), strict=True)
     ]

@@ -56,9 +56,10 @@ class StopAt(Silent):
 
 ADAM = tc.Training(tc.Adam(3e-3, warmup=2), batch=4, epochs=4)
 SGD = tc.Training(tc.Sgd(1e-3), batch=4, epochs=4, clip=5.0)
+MUON = replace(ADAM, optimiser=tc.Muon(3e-3, warmup=2), clip=5.0)
 
 
-@pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("training", [ADAM, SGD, MUON], ids=["adam", "sgd", "muon"])
 def test_training_raises_the_bound(training):
     training = replace(training, epochs=30)
     history = tc.fit(model(mu=-3.0), frames(), training=training, watcher=Silent()).history
@@ -71,8 +72,8 @@ def test_training_raises_the_bound(training):
 
 @pytest.mark.parametrize(
     "training, stop",
-    [(ADAM, 1), (ADAM, 7), (ADAM, 20), (SGD, 5), (SGD, 19)],
-    ids=["adam-1", "adam-7", "adam-20", "sgd-5", "sgd-19"],
+    [(ADAM, 1), (ADAM, 7), (ADAM, 20), (SGD, 5), (SGD, 19), (MUON, 7)],
+    ids=["adam-1", "adam-7", "adam-20", "sgd-5", "sgd-19", "muon-7"],
 )
 def test_a_run_stopped_at_any_step_ends_where_an_unstopped_one_does(tmp_path, training, stop):
     whole = tc.fit(model(), frames(), training=training, out=tmp_path / "whole", watcher=Silent())

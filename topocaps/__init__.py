@@ -24,7 +24,18 @@ from topocaps.models import (
 from topocaps.papers import recipes
 from topocaps.references import citation
 from topocaps.study.traversals import traverse
-from topocaps.training import Adam, KLWeight, Precision, Run, Sgd, Training, fit, fit_together, load
+from topocaps.training import (
+    Adam,
+    KLWeight,
+    Muon,
+    Precision,
+    Run,
+    Sgd,
+    Training,
+    fit,
+    fit_together,
+    load,
+)
 from topocaps.training.watching import LOGGERS
 from topocaps.version import __version__
 
@@ -37,6 +48,7 @@ __all__ = [
     "Interrupted",
     "KLWeight",
     "Likelihood",
+    "Muon",
     "NonFinite",
     "PartWhole",
     "Precision",

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from topocaps.errors import BadInput, whole_number
+from topocaps.training.optimisers import Optimiser
 
 #: A function of a name and a value that returns the value as it is kept, or raises `BadInput`.
 Check = Callable[[str, Any], Any]
@@ -72,7 +73,8 @@ def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         inner = getattr(value, f.name)
         if path or f.name not in _FIXED:
             here = (*path, f.name)
-            found += (_keys(inner, here) if is_dataclass(inner) else []) or [here]
+            inside = _keys(inner, here) if is_dataclass(inner) else []
+            found += [here, *inside] if isinstance(inner, Optimiser) else inside or [here]
     return found
 
 

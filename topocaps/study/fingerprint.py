@@ -17,7 +17,7 @@ from typing import Any
 
 from topocaps.capsules.settings import PartWholeSettings
 from topocaps.latents.topography import Topography
-from topocaps.training import Adam, Training
+from topocaps.training import Adam, Muon, Training
 
 VERSION = 2
 
@@ -72,6 +72,8 @@ def of_training(training: Training) -> dict[str, Any]:
     optimiser, kl = training.optimiser, training.kl
     if isinstance(optimiser, Adam):
         stated = stable("adam", **pairs(optimiser, lr=None, betas=None, warmup=0))
+    elif isinstance(optimiser, Muon):
+        stated = stable("muon", **pairs(optimiser, lr=None, momentum=None, betas=None, warmup=0))
     else:
         stated = stable("sgd", **pairs(optimiser, lr=None, momentum=None))
     return stable(

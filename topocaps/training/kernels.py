@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from topocaps.training.settings import Adam, Sgd
+from topocaps.training.optimisers import Adam, Sgd
 
 STREAMS = 16  # draws that one step may make
 

@@ -1,20 +1,20 @@
-"""Settings of training: precision, optimisers with their schedules, and `Training`."""
+"""Settings of training: precision, the weight of the KL terms, and `Training`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
 
 from topocaps.data.sequences import SequenceSet
 from topocaps.device import multiplies_bf16
-from topocaps.errors import BadInput, non_negative, one_of, positive, whole_number
+from topocaps.errors import BadInput, non_negative, one_of, whole_number
+from topocaps.training.optimisers import OPTIMISERS, Adam, Optimiser
 
 
 class Precision(StrEnum):
@@ -51,80 +51,6 @@ class Precision(StrEnum):
                 yield
         finally:
             torch.set_float32_matmul_precision(before)
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """The papers' optimiser: momentum and a constant learning rate."""
-
-    lr: float = 1e-4
-    momentum: float = 0.9
-
-    MOMENTS: ClassVar = ("momentum_buffer",)  # PyTorch's names
-
-    def __post_init__(self) -> None:
-        positive("lr", self.lr)
-        if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
-            raise BadInput(f"momentum must be a number in [0, 1), not {self.momentum!r}")
-
-    def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
-        """Return PyTorch's optimiser of groups of parameters, each with its own learning rate."""
-        return torch.optim.SGD(_with_lr(groups, self.lr), momentum=self.momentum, fused=True)
-
-    def lr_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, of which there are ``steps``."""
-        return self.lr
-
-    def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of the first and the second moment in step number ``count``."""
-        return rate, rate
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Adam with a linear warm-up of the learning rate, and a cosine schedule to zero."""
-
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    warmup: int = 0
-
-    MOMENTS: ClassVar = ("exp_avg", "exp_avg_sq")
-    EPSILON: ClassVar = 1e-8
-
-    def __post_init__(self) -> None:
-        positive("lr", self.lr)
-        betas = tuple(self.betas) if isinstance(self.betas, tuple | list) else ()
-        if len(betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
-            raise BadInput(f"betas must be two numbers in [0, 1), not {self.betas!r}")
-        object.__setattr__(self, "betas", betas)
-        if self.warmup != 0:
-            object.__setattr__(self, "warmup", whole_number("warmup", self.warmup))
-
-    def build(self, groups: Iterable[list[nn.Parameter]]) -> torch.optim.Optimizer:
-        """Return PyTorch's optimiser of groups of parameters, each with its own learning rate."""
-        options = _with_lr(groups, self.lr)
-        on_gpu = isinstance(options[0]["lr"], Tensor)
-        return torch.optim.Adam(options, betas=self.betas, fused=True, capturable=on_gpu)
-
-    def lr_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, of which there are ``steps``."""
-        warm = min(1.0, (step + 1) / (self.warmup + 1))
-        return warm * self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-    def step_size(self, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of the first and the second moment in step number ``count``."""
-        first, second = self.betas
-        return rate / (1 - first**count), 1 / (1 - second**count)
-
-
-def _with_lr(groups: Iterable[list[nn.Parameter]], lr: float) -> list[dict[str, Any]]:
-    """Return the options of each group; on a GPU, a captured step reads ``lr`` from a tensor."""
-    options = []
-    for parameters in groups:
-        device = parameters[0].device
-        value = torch.tensor(lr, device=device) if device.type == "cuda" else lr
-        options.append({"params": parameters, "lr": value})
-    return options
 
 
 @dataclass(frozen=True)
@@ -170,6 +96,7 @@ class Training:
     """How a model is trained: ``epochs`` of ``epoch_size`` sequences in batches of ``batch``.
 
     Args:
+        optimiser: `Sgd`, `Adam` or `Muon`, or the name of one, such as "muon", for its defaults.
         epoch_size: sequences of an epoch; by default as many as there are.
         clip: largest norm of the gradient; by default gradients are not clipped.
         precision: lowest precision that matrix products may have.
@@ -178,7 +105,7 @@ class Training:
         kl: weight of the KL terms in the objective; by default 1, which maximises the bound.
     """
 
-    optimiser: Sgd | Adam = field(default_factory=Adam)
+    optimiser: Optimiser = field(default_factory=Adam)
     batch: int = 8
     epochs: int = 100
     epoch_size: int | None = None
@@ -194,8 +121,13 @@ class Training:
                 object.__setattr__(self, name, whole_number(name, value))
         if self.clip is not None and not self.clip > 0:
             raise BadInput(f"clip must be above 0, not {self.clip}")
-        if not isinstance(self.optimiser, Sgd | Adam):
-            raise BadInput(f"optimiser must be Sgd(…) or Adam(…), not {self.optimiser!r}")
+        if isinstance(self.optimiser, str) and self.optimiser in OPTIMISERS:
+            object.__setattr__(self, "optimiser", OPTIMISERS[self.optimiser]())
+        if not isinstance(self.optimiser, Optimiser):
+            raise BadInput(
+                f"optimiser must be Sgd(…), Adam(…) or Muon(…), or sgd, adam or muon for their "
+                f"defaults, not {self.optimiser!r}"
+            )
         if not isinstance(self.kl, KLWeight):
             raise BadInput(f"kl must be KLWeight(…), not {self.kl!r}")
         object.__setattr__(self, "precision", one_of(Precision, "precision", self.precision))
@@ -215,7 +147,7 @@ class Training:
     def from_json(cls, settings: Mapping[str, Any]) -> Self:
         """Return the training that ``to_json`` wrote."""
         optimiser = dict(settings["optimiser"])
-        kind = {"Sgd": Sgd, "Adam": Adam}[optimiser.pop("kind")]
+        kind = OPTIMISERS[optimiser.pop("kind").lower()]
         kl = KLWeight(**settings.get("kl", {}))
         return cls(**{**settings, "optimiser": kind(**optimiser), "kl": kl})
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from topocaps.data.sequences import SequenceSet
-from topocaps.training.settings import Training
+from topocaps.training.muon import LayerWeights
+from topocaps.training.settings import Precision, Training
 from topocaps.training.stack import Stack
 from topocaps.training.updates.base import (
     MeanTerms,
@@ -32,7 +33,10 @@ class AutogradUpdate(Update):
         groups: dict[float, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
             groups.setdefault(stack.model.lr_scale(name), []).append(parameter)
-        self.optimiser = training.optimiser.build(groups.values())
+        cast = training.precision.on(next(stack.model.parameters()).device) is Precision.BF16
+        product_type = torch.bfloat16 if cast else torch.float32
+        weights = LayerWeights.of(stack.model, len(stack) > 1, product_type)
+        self.optimiser = training.optimiser.build(groups.values(), weights)
         self.relative_rates = list(groups)
         self._lr = 0.0
         self.compile(False)

@@ -12,7 +12,8 @@ from torch import Tensor
 from topocaps.data.sequences import SequenceSet
 from topocaps.models.base import GenerativeModel
 from topocaps.models.networks import Linear, Norm
-from topocaps.training.settings import Adam, Precision, Sgd, Training
+from topocaps.training.optimisers import Adam, Sgd
+from topocaps.training.settings import Precision, Training
 from topocaps.training.stack import Stack
 from topocaps.training.updates.base import (
     MeanTerms,
@@ -48,6 +49,7 @@ class FusedUpdate(Update):
         self, stack: Stack, training: Training, clips: Sequence[float | None] | None = None
     ) -> None:
         super().__init__(stack, training, clips)
+        assert isinstance(training.optimiser, Sgd | Adam)
         self.rule = training.optimiser
         self.means = MeanTerms(compilable_copy(stack), self.kl_weight)
         self.layers = replace_linear_layers(self.means.model, len(stack))
@@ -83,8 +85,8 @@ class FusedUpdate(Update):
 
         It needs products in bf16 and linear layers alone, each called once. All parameters are
         trained, at one rate, and none is shared. The model has no projection of its own, and its
-        layers accept the axis of the members if there are several. On a CPU it suits `Sgd` alone,
-        since PyTorch's own Adam is faster there.
+        layers accept the axis of the members if there are several. It suits `Sgd` and `Adam`, and
+        on a CPU `Sgd` alone, since PyTorch's own Adam is faster there.
         """
         model = stack.model
         device = next(model.parameters()).device
@@ -96,7 +98,7 @@ class FusedUpdate(Update):
         named = list(model.named_parameters(remove_duplicate=False))
         return (
             training.precision.on(device) is Precision.BF16
-            and (device.type != "cpu" or isinstance(training.optimiser, Sgd))
+            and isinstance(training.optimiser, Sgd if device.type == "cpu" else Sgd | Adam)
             and all(type(layer) is Linear and layer.norm in NORMS for layer in layers)
             and len({id(parameter) for _, parameter in named}) == len(named)
             and all(p.requires_grad and model.lr_scale(name) == 1 for name, p in named)
