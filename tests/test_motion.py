@@ -208,9 +208,9 @@ def test_a_group_that_stands_still_stays():
             lambda: Known(1, axis=1),
             1,
             (5,),
-            "axis 1 needs capsules with it: these have 1 axis",
+            "axis 1 needs capsules of at least 2 axes, and these have 1",
         ),
-        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
+        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "at least 3 axes, and these have 2"),
         (
             lambda: Known(0.5),
             1,
@@ -221,7 +221,7 @@ def test_a_group_that_stands_still_stays():
             lambda: Grouped((1, 2), (Known(), Known(0))),
             4,
             (5,),
-            "1, 2 capsules make 3",
+            r"the 4 capsules, but the sum of \(1, 2\) is 3",
         ),
         (
             lambda: Grouped((1, 2), (Known(),)),
@@ -336,7 +336,7 @@ def test_a_motion_of_your_own_has_no_settings():
         (torch.zeros(1, 2, 2), r"not \(1, 2, 2\)"),
         (torch.zeros(1, 2), r"not \(1, 2\)"),
         (torch.zeros(1, 2, 1, 0), r"not \(1, 2, 1, 0\)"),
-        (torch.full((1, 2, 1), math.nan), "not finite"),
+        (torch.full((1, 2, 1), math.nan), "must be finite, not nan"),
     ],
 )
 def test_candidates_of_another_shape_are_refused(velocities, message):
