@@ -121,11 +121,11 @@ def test_models_train_together_as_they_do_alone():
     "frame, settings, words",
     [
         ((28, 28), {}, "colours, height, width"),
-        ((1, 28, 28), {"channels": (4,) * 5}, "cannot be halved 5 times"),
-        ((1, 28, 28), {"channels": ()}, "cannot be halved 0 times"),
+        ((1, 28, 28), {"channels": (4,) * 5}, "can be halved 1 to 4 times, not 5"),
+        ((1, 28, 28), {"channels": ()}, "can be halved 1 to 4 times, not 0"),
         ((1, 28, 28), {"channels": (4, 0)}, "channels must be"),
         ((1, 28, 0), {}, "a side of a frame must be"),
-        ((1, 28, 28), {"kind": tc.VAE, "centred": True}, "only a TopographicVAE"),
+        ((1, 28, 28), {"kind": tc.VAE, "centred": True}, "centred=True needs a TopographicVAE"),
         ((1, 28, 28), {"centred": True, "topography": tc.Topography(2, (5,))}, "no mean"),
     ],
 )

@@ -332,7 +332,7 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize("motion", MOTIONS, ids=repr)
 def test_an_encoder_of_codes_of_another_shape_is_refused(motion, shape):
     model = tc.RollingVAE(Encoder(shape), single().x_given_t, tc.Topography(2, (5,)), motion)
-    x, says = frames().float(), r"the encoder must return codes .* \(2, ., 2, 5\), as its topogr"
+    x, says = frames().float(), r"the encoder must return codes .* \(2, ., 2, 5\), as the topogr"
     for use in (model, model.evidence, model.predict, lambda x: model.stream()(x[:, 0])):
         with pytest.raises(tc.BadInput, match=says):
             use(x)
@@ -408,8 +408,11 @@ def test_training_can_be_planned_without_values():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda m, x: m(x, torch.zeros(2, 5, dtype=torch.bool)), "at least one visible frame"),
-        (lambda m, x: m.predict(x, some(2)), "at least one visible frame"),
+        (
+            lambda m, x: m(x, torch.zeros(2, 5, dtype=torch.bool)),
+            "at least one frame that is present",
+        ),
+        (lambda m, x: m.predict(x, some(2)), "at least one frame that is present"),
         (lambda m, x: m.encode(x, mask=some(2, 0, time=4)), r"a mask must be a boolean tensor"),
         (lambda m, x: m.motion(x, torch.ones(2, 5)), r"a mask must be a boolean tensor \(2, 5\)"),
         (lambda m, x: m.fill(x[:, :, 0], some(2, 1)), r"frames must be \(batch, time, \*frame\)"),
@@ -441,7 +444,7 @@ def test_bad_input_gets_one_sentence(use, message):
         (dict(topography=OPEN, motion=Known(0.5)), "need capsules that are rings"),
         (dict(topography=OPEN, motion=Known(-5)), "a velocity of 5 empties capsules"),
         (dict(topography=OPEN, motion=Unknown((1, 1))), "are the same on capsules of"),
-        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules with it"),
+        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules of at least 2 axes"),
         (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
         (dict(hidden=0), "hidden must be a whole number"),
         (dict(keep=0), "keep must be a whole number"),
