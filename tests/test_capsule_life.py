@@ -102,7 +102,9 @@ def test_before_training_the_top_sleeps_and_it_is_said(seed):
     model = PartWhole((1, 28, 28), sizes=(8, 12), width=64, depth=2)
     with torch.no_grad():
         means = {"logit_spread": model(torch.rand(64, 1, 1, 28, 28)).logit_spread.mean().item()}
-    assert "not yet awake" in model.diagnose({**means, "largest_share": 0.3, "clutter": 0.3})
+    assert "not yet trained enough" in model.diagnose(
+        {**means, "largest_share": 0.3, "clutter": 0.3}
+    )
 
 
 def test_a_dead_top_is_complained_of():
@@ -119,7 +121,7 @@ def test_a_whole_that_takes_all_is_complained_of():
         model.links[0].affinity.fill_(-40.0)
         model.links[0].affinity[1] = 20.0
         model.links[0].spread[1] = 1.0
-    assert "one whole takes" in model.diagnose(means_of(model))
+    assert "one whole has" in model.diagnose(means_of(model))
 
 
 def test_parts_that_belong_to_no_whole_are_complained_of():
@@ -131,9 +133,9 @@ def test_parts_that_belong_to_no_whole_are_complained_of():
 def test_a_whole_that_takes_all_is_seen_behind_clutter_and_with_a_dead_top():
     shares = {"largest_share": 0.99, "clutter": 0.45}
     said = model_of((3, 4)).diagnose({"logit_spread": 0.5, **shares})
-    assert "one whole takes 99%" in said and "hardly vary" not in said
+    assert "one whole has 99%" in said and "hardly vary" not in said
     said = model_of((3, 4)).diagnose({"logit_spread": 0.01, **shares})
-    assert "one whole takes 99%" in said and "hardly vary" in said
+    assert "one whole has 99%" in said and "hardly vary" in said
 
 
 def test_shares_of_parts_of_which_none_is_there_are_finite():
@@ -189,7 +191,7 @@ def test_the_rotation_of_a_scene_is_inferred_for_encoding_and_required_for_its_d
 def test_numbers_of_numpy_are_numbers():
     settings = PartWholeSettings(sizes=(np.int64(2), np.int32(3)), noise=np.float32(0.25))
     assert settings.sizes == (2, 3) and settings.noise == 0.25
-    with pytest.raises(BadInput, match="images must be a whole number"):
+    with pytest.raises(BadInput, match="n must be a whole number"):
         PartWhole((1, 8, 8), settings, width=8, depth=1).sample(0)
     with pytest.raises(BadInput, match="tensor, not a ndarray"):
         PartWhole((1, 8, 8), settings, width=8, depth=1)(np.zeros((1, 1, 1, 8, 8)))
