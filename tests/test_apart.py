@@ -1,4 +1,4 @@
-"""Axes that are kept apart: a sequence moves along one of them, and which one is summed out."""
+"""Topographies with apart=True: a sequence moves along one axis, and models sum out which one."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ def noise():
     return lambda like: torch.randn(like.shape, generator=generator)
 
 
-def test_the_bound_is_that_of_the_mean_over_axes():
+def test_the_bound_averages_the_likelihood_over_axes():
     """The oracle: each axis by itself, its likelihood of the whole sequence, their mean."""
     model, x = tvae(), torch.rand(3, 6, *FRAME)
     evidence = model.evidence(x, noise())
@@ -51,7 +51,7 @@ def test_the_bound_is_that_of_the_mean_over_axes():
         torch.testing.assert_close(one, other)
 
 
-def test_frames_that_are_missing_say_nothing_of_the_axis():
+def test_missing_frames_do_not_affect_the_inferred_axis():
     model, x = tvae(), torch.rand(3, 6, *FRAME)
     mask = torch.rand(3, 6) > 0.4
     mask[:, 0] = True
@@ -80,7 +80,7 @@ def test_more_samples_tighten_the_bound():
     assert bounds[0].item() == pytest.approx(elbo.item(), abs=0.05)
 
 
-def test_ways_that_are_as_likely_share_and_unlikely_ones_do_not_count():
+def test_axes_are_weighted_by_their_likelihood():
     log_px = torch.tensor([[[-1.0, -2.0]], [[-2.0, -1.0]], [[-500.0, -900.0]]]).requires_grad_()
     frames, shares = summed_out(log_px)
     torch.testing.assert_close(shares[:, 0], torch.tensor([0.5, 0.5, 0.0]))
@@ -107,7 +107,7 @@ def test_draws_of_the_prior_move_along_one_axis_and_are_student_t():
     assert moved.mean.flatten()[0].item() == pytest.approx(drawn, rel=0.02)
 
 
-def test_members_of_a_stack_train_as_alone():
+def test_models_of_a_stack_train_as_they_do_alone():
     sequences = tc.Sequences.of(torch.rand(9, 6, *FRAME))
     together, alone = ([tvae() for _ in range(2)] for _ in range(2))
     for one, other in zip(together, alone, strict=True):
@@ -133,7 +133,7 @@ def moving_dots(side=5):
     return x.flatten(0, 2)
 
 
-def test_two_motions_take_two_axes_and_what_is_missing_is_filled_along_them():
+def test_two_motions_are_learned_along_two_axes_and_fill_missing_frames():
     x = moving_dots()
     topography = tc.Topography(1, (5, 5), window=5, apart=True)
     torch.manual_seed(0)
@@ -160,7 +160,7 @@ def test_two_motions_take_two_axes_and_what_is_missing_is_filled_along_them():
         {"shape": (5, 5), "window": 3, "velocity": 0},
     ],
 )
-def test_axes_that_nothing_moves_along_cannot_be_kept_apart(settings):
+def test_apart_needs_several_axes_that_move(settings):
     with pytest.raises(tc.BadInput, match="apart=True needs at least 2 axes"):
         tc.Topography(1, **settings, apart=True)
     with pytest.raises(tc.BadInput, match="apart must be True or False"):
@@ -175,7 +175,7 @@ def test_the_prior_has_the_moments_of_its_draws(reach):
     assert prior.variance.flatten()[0].item() == pytest.approx(drawn.var().item(), rel=0.2)
 
 
-def test_the_error_is_of_latents_and_rolls_along_the_same_axis():
+def test_the_equivariance_error_rolls_latents_along_their_own_axis():
     """Untrained, axes are guesses: the error must not be that of guessing twice."""
     model, x = tvae(tc.Topography(2, (5, 5), window=3, apart=True)), torch.rand(40, 5, *FRAME)
     walked = tc.metrics.traversal(model, x)
@@ -185,13 +185,13 @@ def test_the_error_is_of_latents_and_rolls_along_the_same_axis():
 
 
 @pytest.mark.parametrize("learned", ["weights", "from-identity"])
-def test_w_can_be_learned_where_axes_are_apart(learned):
+def test_w_can_be_learned_with_apart(learned):
     model = tvae(learned=learned, centred=True)
     model(torch.rand(2, 6, *FRAME)).elbo.mean().backward()
     assert all(p.grad is not None for p in model.topography.parameters())
 
 
-def test_a_stream_foretells_along_the_axis_that_is_named():
+def test_a_stream_predicts_along_the_given_axis():
     model = tvae(tc.Topography(2, (4, 3), window=3, causal=True, apart=True))
     x, stream = torch.rand(5, 6, *FRAME), model.stream()
     for frame in x.unbind(1):
@@ -224,14 +224,14 @@ def test_axes_count_from_either_end_and_are_the_same_for_all_capsules():
         model.fill(x, mask, axis=[0, 1])
 
 
-def test_runs_of_before_go_on(tmp_path):
+def test_apart_is_recorded_only_if_it_is_set(tmp_path):
     """What is recorded of models whose axes are not apart is what it was."""
     plain = tc.TopographicVAE.mlp(FRAME, tc.Topography(2, (4,), window=3), hidden=(3,))
     assert "apart" not in plain.config["topography"]
     assert tvae().config["topography"]["apart"] is True
 
 
-def test_what_cannot_be_has_no_share():
+def test_an_impossible_axis_has_probability_zero_and_finite_gradients():
     log_px = torch.tensor([[[-1.0, -2.0]], [[-math.inf, -1.0]]]).requires_grad_()
     frames, shares = summed_out(log_px)
     assert frames.sum().item() == pytest.approx(-3 - math.log(2)) and shares[1].item() == 0
@@ -239,7 +239,7 @@ def test_what_cannot_be_has_no_share():
     assert log_px.grad.isfinite().all()
 
 
-def test_which_axis_has_to_be_said_where_no_frames_tell():
+def test_studentize_needs_an_axis_with_apart():
     z, u = torch.randn(2, 1, 5, 2, 4, 3)
     with pytest.raises(tc.BadInput, match="say along which axis"):
         tc.studentize(z, u, APART)

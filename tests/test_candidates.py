@@ -1,4 +1,4 @@
-"""Laws of narrowing: which candidate motions are decoded, and what it does to the bound."""
+"""Laws of keep: which candidate motions are decoded, and how this changes the bound."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def log_weights(model, x, mask):
 
 
 @several
-def test_keeping_all_candidates_is_no_narrowing(kind):
+def test_keeping_all_candidates_changes_nothing(kind):
     whole, kept, x = rolling(**kind), rolling(**kind, keep=100), frames()
     mask, noise = some(2, 0, 2), torch.randn(2, *whole.noise_shapes[0], **DOUBLE)
     found = kept.evidence_from(x, mask, noise)
@@ -65,7 +65,7 @@ def test_the_bound_rises_with_the_candidates_that_are_kept(kind):
 
 
 @several
-def test_the_candidates_that_are_kept_are_the_likeliest_by_the_codes(kind):
+def test_the_kept_candidates_are_the_likeliest_given_the_experts(kind):
     model, x, mask = rolling(**kind, keep=2), frames(9), some(9, 0, 2)
     order = log_weights(model, x, mask).argsort(stable=True, dim=0, descending=True)
     assert torch.equal(model.posteriors(x, mask).candidate, order[:2])
@@ -144,7 +144,7 @@ def test_gradients_of_the_narrowed_bound(kind):
 
 
 @several
-def test_models_that_are_mapped_keep_candidates_of_their_own(kind):
+def test_models_under_vmap_keep_their_own_candidates(kind):
     members = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -166,7 +166,7 @@ def test_models_that_are_mapped_keep_candidates_of_their_own(kind):
     assert all(one.isfinite().all() for one in gradients) and any(one.any() for one in gradients)
 
 
-def test_models_that_keep_different_numbers_are_not_one_stack():
+def test_models_with_different_keep_do_not_share_a_stack():
     motion = Unknown((-1, 0, 1))
     settings = dict(hidden=8, motion=motion)
     open_ended = tc.Topography(2, (5,), cyclic=False)

@@ -1,4 +1,4 @@
-"""What training is told of a part-whole model, what is refused, and what is kept."""
+"""Part-whole models: monitors and diagnoses, refused input, and settings."""
 
 import json
 from itertools import product
@@ -32,7 +32,7 @@ from topocaps.training.watching import Silent
 # ---- What training is told ----
 
 
-def test_shares_are_of_parts_that_are_there():
+def test_shares_count_present_parts():
     model = model_of((3, 4))
     x, numbers = images_of(model, 3, 2), drawn_for(model, 3, 2)
     found = model.evidence(x, given(numbers))
@@ -53,7 +53,7 @@ def test_shares_are_of_parts_that_are_there():
     torch.testing.assert_close(found.wholes_on, wholes.presences.sum(-1))
 
 
-def test_of_several_layers_the_worst_is_told():
+def test_monitors_report_the_worst_of_several_layers():
     """The lowest connection is well, and all objects in the middle belong to nobody, or to one."""
     model = lively(model_of((3, 4, 5)))
     x = images_of(model, 16, 2)
@@ -67,7 +67,7 @@ def test_of_several_layers_the_worst_is_told():
     assert model.evidence(x).largest_share.min() > 0.9
 
 
-def test_a_whole_without_a_rival_is_not_told_off_for_taking_all():
+def test_a_single_whole_may_have_all_parts():
     model = model_of((1, 4, 5), clutter=1e-3)
     found = model.evidence(images_of(model, 16, 2))
     parents = 4
@@ -88,7 +88,7 @@ def lively(model):
     return model
 
 
-def test_a_model_that_lives_has_no_complaint():
+def test_a_healthy_model_has_no_diagnosis():
     model = lively(model_of((3, 4)))
     means = means_of(model)
     assert means["logit_spread"] > 0.2 and model.diagnose(means) is None
@@ -97,15 +97,17 @@ def test_a_model_that_lives_has_no_complaint():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_before_training_the_top_sleeps_and_it_is_said(seed):
+def test_an_untrained_model_is_diagnosed(seed):
     torch.manual_seed(seed)
     model = PartWhole((1, 28, 28), sizes=(8, 12), width=64, depth=2)
     with torch.no_grad():
         means = {"logit_spread": model(torch.rand(64, 1, 1, 28, 28)).logit_spread.mean().item()}
-    assert "not yet awake" in model.diagnose({**means, "largest_share": 0.3, "clutter": 0.3})
+    assert "not yet trained enough" in model.diagnose(
+        {**means, "largest_share": 0.3, "clutter": 0.3}
+    )
 
 
-def test_a_dead_top_is_complained_of():
+def test_constant_presences_of_wholes_are_diagnosed():
     model = model_of((3, 4))
     model.whole_encoders[0].presence[-1].weight.data.zero_()
     means = means_of(model)
@@ -113,30 +115,30 @@ def test_a_dead_top_is_complained_of():
     assert "hardly vary" in model.diagnose(means)
 
 
-def test_a_whole_that_takes_all_is_complained_of():
+def test_a_whole_with_all_parts_is_diagnosed():
     model = lively(model_of((3, 4), clutter=1e-12))
     with torch.no_grad():
         model.links[0].affinity.fill_(-40.0)
         model.links[0].affinity[1] = 20.0
         model.links[0].spread[1] = 1.0
-    assert "one whole takes" in model.diagnose(means_of(model))
+    assert "one whole has" in model.diagnose(means_of(model))
 
 
-def test_parts_that_belong_to_no_whole_are_complained_of():
+def test_parts_that_belong_to_no_whole_are_diagnosed():
     model = lively(model_of((3, 4)))
     model.links[0].affinity.data.fill_(-40.0)
     assert "no whole" in model.diagnose(means_of(model))
 
 
-def test_a_whole_that_takes_all_is_seen_behind_clutter_and_with_a_dead_top():
+def test_a_whole_with_all_parts_is_diagnosed_beside_other_collapses():
     shares = {"largest_share": 0.99, "clutter": 0.45}
     said = model_of((3, 4)).diagnose({"logit_spread": 0.5, **shares})
-    assert "one whole takes 99%" in said and "hardly vary" not in said
+    assert "one whole has 99%" in said and "hardly vary" not in said
     said = model_of((3, 4)).diagnose({"logit_spread": 0.01, **shares})
-    assert "one whole takes 99%" in said and "hardly vary" in said
+    assert "one whole has 99%" in said and "hardly vary" in said
 
 
-def test_shares_of_parts_of_which_none_is_there_are_finite():
+def test_shares_are_finite_if_no_part_is_present():
     model = model_of((3, 4))
     x = images_of(model, 2, 1)
     wholes, parts = model.encode(x)
@@ -145,7 +147,7 @@ def test_shares_of_parts_of_which_none_is_there_are_finite():
     assert found.clutter.isfinite().all() and found.largest_share.isfinite().all()
 
 
-def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
+def test_the_summary_states_whether_the_value_is_a_bound(tmp_path):
     for poses_are, said in (("delta", "value (no bound) "), ("normal", "elbo ")):
         model = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1, poses_are=poses_are)
         run = tc.fit(model, torch.rand(8, 1, 1, 8, 8), epochs=1, batch=4, watcher=Silent())
@@ -153,7 +155,7 @@ def test_a_value_that_is_no_bound_is_said_to_be_none(tmp_path):
         assert model.is_bound == (said == "elbo ")
 
 
-def test_what_is_of_capsules_that_roll_is_refused_by_name():
+def test_metrics_of_rolling_capsules_refuse_a_part_whole_model():
     model, x = PartWhole((1, 8, 8), sizes=(2, 3), width=8, depth=1), torch.rand(4, 1, 1, 8, 8)
     for ask in (tc.log_px, tc.metrics.evaluate, tc.metrics.per_sequence, tc.traverse):
         with pytest.raises(BadInput, match="PartWhole"):
@@ -166,7 +168,7 @@ def test_images_without_a_time_are_refused_before_training():
         tc.fit(model, torch.rand(8, 1, 8, 8), epochs=1)
 
 
-def test_what_is_drawn_can_be_looked_at():
+def test_drawn_images_are_valid_input():
     model = PartWhole((1, 12, 12), sizes=(4, 6), width=8, depth=1)
     with torch.no_grad():
         model.templates.colour.fill_(20.0)
@@ -186,16 +188,16 @@ def test_the_rotation_of_a_scene_is_inferred_for_encoding_and_required_for_its_d
     assert model.log_density(scene.layers, scene.x, scene.rotation).isfinite().all()
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_settings_accept_numbers_of_numpy():
     settings = PartWholeSettings(sizes=(np.int64(2), np.int32(3)), noise=np.float32(0.25))
     assert settings.sizes == (2, 3) and settings.noise == 0.25
-    with pytest.raises(BadInput, match="images must be a whole number"):
+    with pytest.raises(BadInput, match="n must be a whole number"):
         PartWhole((1, 8, 8), settings, width=8, depth=1).sample(0)
     with pytest.raises(BadInput, match="tensor, not a ndarray"):
         PartWhole((1, 8, 8), settings, width=8, depth=1)(np.zeros((1, 1, 1, 8, 8)))
 
 
-def test_wholes_learn_slower_than_all_else():
+def test_encoders_of_wholes_have_a_lower_learning_rate():
     model = model_of(slower=0.25)
     rates = {name: model.lr_scale(name) for name, _ in model.named_parameters()}
     for name, rate in rates.items():
@@ -208,7 +210,7 @@ def test_wholes_learn_slower_than_all_else():
 
 @both_poses
 @pytest.mark.parametrize("frame_shape", [(1, 5, 9), (3, 4, 4), (2, 11, 6)])
-def test_frames_of_any_shape_and_colour_are_taken(frame_shape, poses_are):
+def test_frames_may_have_any_shape_and_colours(frame_shape, poses_are):
     model = model_of((2, 3), frame_shape, poses_are=poses_are)
     x = images_of(model, 2, 3)
     model.check(x)
@@ -236,7 +238,7 @@ def bad_images():
 
 
 @pytest.mark.parametrize("x, why", bad_images().values(), ids=bad_images())
-def test_bad_images_are_refused_by_a_sentence(x, why):
+def test_bad_images_are_refused(x, why):
     with pytest.raises(BadInput, match=why):
         model_of((2, 3), (1, 4, 6)).check(x)
 
@@ -248,7 +250,7 @@ def test_bad_images_are_not_encoded(x, why):
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (0, 3), (3, 0), (2, -1, 3), (True, 2), "23", None])
-def test_sizes_that_make_no_layers_are_refused(sizes):
+def test_sizes_of_fewer_than_two_layers_are_refused(sizes):
     with pytest.raises(BadInput, match="two layers or more"):
         model_of(sizes)
 
@@ -260,7 +262,7 @@ def test_sizes_that_make_no_layers_are_refused(sizes):
         *((1.0, 8, 8), (1, 8.5, 8), (True, 8, 8), "abc", None, 8),
     ],
 )
-def test_frames_that_make_no_image_are_refused(frame_shape):
+def test_invalid_frame_shapes_are_refused(frame_shape):
     with pytest.raises(BadInput, match="channels, height, width"):
         model_of((2, 3), frame_shape)
 
@@ -272,14 +274,14 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("name, value", NONSENSE.items(), ids=NONSENSE)
-def test_settings_that_make_no_model_are_refused_by_name(name, value):
+def test_invalid_settings_are_refused_by_name(name, value):
     name = name.split()[0]
     with pytest.raises(BadInput, match=name.split("_")[0]):
         model_of(**{name: value})
 
 
 @both_poses
-def test_a_model_is_rebuilt_from_what_was_recorded_of_it(poses_are):
+def test_a_model_is_rebuilt_from_its_config(poses_are):
     settings = {"noise": 0.3, "prior": 0.2, "scale": 0.5, "temperature": 0.7, "clutter": 0.2}
     model = model_of((2, 2, 3), (3, 4, 6), poses_are=poses_are, slower=0.5, **settings)
     rebuilt = build(json.loads(json.dumps(model.config))).double()

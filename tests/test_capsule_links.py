@@ -1,4 +1,4 @@
-"""Children and parents are as Eq. 3-6 say, in density and in draws."""
+"""Connections of part-whole models follow Eq. 3-6, in densities and in draws."""
 
 import math
 from itertools import pairwise, product
@@ -44,7 +44,7 @@ def test_summed_out_selections_are_the_sum_over_all_selections(temperature):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-def test_many_pictures_at_once_are_each_by_itself():
+def test_images_of_a_batch_are_independent():
     link, parents, children = link_of(), capsules_of(2, 4, 2), capsules_of(2, 4, 3)
     found, routing = link.log_density(parents, children), link.routing(parents, children)
     assert found.shape == (2, 4) and routing.shape == (2, 4, 3, 3)
@@ -110,7 +110,7 @@ def certain_by_hand(link, parents, children):
 
 @pytest.mark.parametrize("parents", [(True, True), (True, False), (False, False)])
 @pytest.mark.parametrize("children", [(True, True, True), (False, True, False)])
-def test_certain_children_have_the_density_that_is_printed(parents, children):
+def test_certain_children_have_the_density_of_the_paper(parents, children):
     link, above = link_of(loose=1.3, absent=1.7, temperature=0.7), wholes_there(*parents)
     below = wholes_there(*children)
     found = link.log_density(above, below)
@@ -120,7 +120,7 @@ def test_certain_children_have_the_density_that_is_printed(parents, children):
 
 
 @temperatures
-def test_what_no_presence_is_certain_of_is_relaxed(temperature):
+def test_relaxed_densities_equal_general_ones_if_no_presence_is_certain(temperature):
     link, parents, children = link_of(temperature=temperature), capsules_of(2), capsules_of(3)
     plain = link.log_joint(parents, children, relaxed=True)
     assert torch.equal(link.log_joint(parents, children), plain)
@@ -152,7 +152,7 @@ def test_routing_summed_over_children_is_the_expected_number_of_them():
     assert found.sum().item() == pytest.approx(3)
 
 
-def test_a_parent_that_is_absent_takes_nothing():
+def test_an_absent_parent_has_no_children():
     link, parents, children = link_of(), capsules_of(2, grad=True), capsules_of(3, grad=True)
     absent = Capsules(torch.tensor([-torch.inf, 0.3], **DOUBLE), parents.poses)
     found = link.routing(absent, children)
@@ -207,7 +207,7 @@ def test_children_select_parents_as_often_as_equation_3_says(parents, relaxed):
 
 @every_parents
 @torch.no_grad()
-def test_children_are_there_as_often_as_equation_4_says(parents):
+def test_children_are_present_as_often_as_equation_4_says(parents):
     link, above = link_of(), parents()
     below, selected = link.sample(many(above, 20_000), relaxed=False)
     assert below.logits.isinf().all()
@@ -219,7 +219,7 @@ def test_children_are_there_as_often_as_equation_4_says(parents):
 
 
 @torch.no_grad()
-def test_relaxed_children_are_there_as_concretely_as_equation_4_says():
+def test_relaxed_presences_of_children_follow_equation_4():
     link, above = link_of(temperature=0.7), capsules_of(2)
     below, selected = link.sample(many(above, 20_000), relaxed=True)
     for i, j in product(range(3), range(3)):
@@ -230,7 +230,7 @@ def test_relaxed_children_are_there_as_concretely_as_equation_4_says():
 
 @pytest.mark.parametrize("relaxed", [False, True])
 @torch.no_grad()
-def test_children_are_where_equations_5_and_6_say(relaxed):
+def test_poses_of_children_follow_equations_5_and_6(relaxed):
     """Mean and spread of the mixture that t makes of them, given t."""
     link, above = link_of(loose=1.3, absent=1.7), capsules_of(2)
     below, selected = link.sample(many(above, 20_000), relaxed)
@@ -247,7 +247,7 @@ def test_children_are_where_equations_5_and_6_say(relaxed):
                 assert stats.kstest(standard, stats.norm.cdf).pvalue > REJECT
 
 
-def test_wholes_are_there_and_where_equations_1_and_2_say():
+def test_presences_and_poses_of_wholes_follow_equations_1_and_2():
     model = model_of((2, 2, 2), prior=0.3, temperature=0.7)
     for relaxed in (False, True):
         top = model.sample(20_000, relaxed).layers[0]
@@ -262,7 +262,7 @@ def test_wholes_are_there_and_where_equations_1_and_2_say():
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
-def test_a_scene_is_of_one_type_and_one_shape_from_top_to_bottom(relaxed):
+def test_all_layers_of_a_scene_have_one_dtype_and_matching_shapes(relaxed):
     model = model_of((2, 3, 4), (3, 4, 6))
     scene = model.sample(5, relaxed)
     for layer, size in zip(scene.layers, model.sizes, strict=True):

@@ -1,4 +1,4 @@
-"""Poses are affine maps of the plane, presences are Concrete: by arithmetic."""
+"""Poses as affine maps of the plane, and Concrete presences, against direct computations."""
 
 from itertools import product
 
@@ -24,7 +24,7 @@ from topocaps.capsules import (
 # ---- Poses are affine maps of the plane ----
 
 
-def test_where_a_parent_expects_a_child_is_one_plus_its_pose_times_the_offset():
+def test_the_expected_pose_of_a_child_is_that_of_equation_5():
     parents, offsets = normal(5, 2, 6), normal(2, 3, 6)
     found = poses.expected(parents, offsets)
     assert found.shape == (5, 2, 3, 6)
@@ -35,7 +35,7 @@ def test_where_a_parent_expects_a_child_is_one_plus_its_pose_times_the_offset():
         torch.testing.assert_close(square(found[one, i, j]), wanted, **EXACT)
 
 
-def test_one_map_after_another_is_a_product_of_matrices():
+def test_composed_maps_are_products_of_matrices():
     first, then = normal(4, 6), normal(4, 6)
     wanted = square(then) @ square(first)
     torch.testing.assert_close(square(poses.compose(first, then)), wanted, **EXACT)
@@ -47,7 +47,7 @@ def test_the_inverse_of_a_pose_is_the_inverse_matrix():
     torch.testing.assert_close(found @ square(pose), torch.eye(3, **DOUBLE).expand(20, 3, 3))
 
 
-def test_a_pose_without_area_can_be_drawn_and_learned_from():
+def test_a_pose_without_area_has_finite_gradients():
     pose = torch.zeros(3, 6, **DOUBLE)
     pose[1] = 1.0
     pose[2, 0], pose[2, 4] = 1e-3, -1e-3
@@ -56,7 +56,7 @@ def test_a_pose_without_area_can_be_drawn_and_learned_from():
     assert found.isfinite().all() and pose.grad.isfinite().all()
 
 
-def test_a_moved_image_has_its_pixels_from_where_the_inverse_matrix_takes_them():
+def test_pixels_of_a_moved_image_come_from_the_inverse_map():
     pose, points = normal(2, 6), torch.randn(3, 5, 2, **DOUBLE)
     found = poses.sources(pose, points)
     assert found.shape == (2, 3, 5, 2)
@@ -88,7 +88,7 @@ def test_the_concrete_density_is_that_of_torch_after_the_change_of_variables(tem
 
 
 @temperatures
-def test_concrete_draws_from_normal_numbers_are_concrete(temperature):
+def test_concrete_draws_follow_the_concrete_distribution(temperature):
     """KS test of 20,000 draws each."""
     for logits in (-3.0, 0.0, 2.0):
         where = torch.full((20_000,), logits, **DOUBLE)

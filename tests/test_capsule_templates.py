@@ -1,4 +1,4 @@
-"""Parts are drawn where they are, one over another."""
+"""Templates are drawn at the poses of their parts, one over another."""
 
 import math
 from itertools import product
@@ -39,7 +39,7 @@ def one_after_another(colour, alpha):
     return picture
 
 
-def test_compositing_at_once_is_drawing_one_over_another_on_opaque_black():
+def test_compositing_equals_drawing_layer_after_layer_on_black():
     colour, alpha = (torch.rand(6, n, 3, 4, **DOUBLE).requires_grad_() for n in (3, 1))
     found, wanted = composite(colour * alpha, alpha), one_after_another(colour, alpha)
     torch.testing.assert_close(found, wanted, rtol=0, atol=6e-6)
@@ -52,7 +52,7 @@ def test_compositing_at_once_is_drawing_one_over_another_on_opaque_black():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_the_last_layer_lies_uppermost_and_what_is_opaque_hides_all():
+def test_the_last_layer_is_the_uppermost_and_opaque_ink_hides_others():
     colour = torch.tensor([0.9, 0.2, 0.6], **DOUBLE).view(3, 1, 1, 1)
     alpha = torch.ones(3, 1, 1, 1, **DOUBLE).requires_grad_()
     found = composite(colour, alpha)
@@ -61,7 +61,7 @@ def test_the_last_layer_lies_uppermost_and_what_is_opaque_hides_all():
     assert alpha.grad.isfinite().all()
 
 
-def test_pictures_are_composited_each_by_itself():
+def test_images_of_a_batch_are_composited_independently():
     colour, alpha = torch.rand(2, 5, 4, 3, 2, 2, **DOUBLE), torch.rand(2, 5, 4, 1, 2, 2, **DOUBLE)
     found = composite(colour, alpha)
     for at in product(range(2), range(5)):
@@ -81,7 +81,7 @@ def at(pose, logits=math.inf):
     return Capsules(torch.full((1,), logits, **DOUBLE), pose.double()[None])
 
 
-def test_nothing_divides_presences_out():
+def test_presences_scale_the_drawn_ink():
     templates = templates_of(1, 4, (3, 6, 6))
     whole = templates(at(poses.scaled(0.8)))
     assert whole.max() > 0.1
@@ -90,7 +90,7 @@ def test_nothing_divides_presences_out():
         torch.testing.assert_close(faint, t * whole, **EXACT)
 
 
-def test_a_part_that_is_absent_draws_nothing():
+def test_an_absent_part_draws_nothing():
     templates, parts = templates_of(3, 4, (1, 6, 6)), capsules_of(3)
     logits = parts.logits.clone()
     logits[1] = -torch.inf
@@ -104,7 +104,7 @@ def test_a_part_that_is_absent_draws_nothing():
     "size, frame, inside",
     [(6, (6, 6), 0), (8, (4, 4), 0), (12, (5, 7), 0), (4, (8, 8), 1), (4, (12, 16), 2)],
 )
-def test_a_template_of_the_size_of_the_image_is_resized(size, frame, inside):
+def test_a_template_that_fills_the_image_is_resized(size, frame, inside):
     """Up to half of its own pixel from the border, where it fades."""
     templates = templates_of(1, size, (3, *frame))
     found = templates(at(poses.scaled(1.0)))
@@ -138,7 +138,7 @@ MAPS = {
 
 @pytest.mark.parametrize("frame", [(1, 64, 64), (1, 56, 80)])
 @pytest.mark.parametrize("moved", MAPS.values(), ids=MAPS)
-def test_a_pose_that_moves_moves_the_picture(moved, frame):
+def test_translating_a_pose_translates_the_image(moved, frame):
     """Pixels of the new picture come from where the inverse map says."""
     templates, pose = smooth_templates(frame), torch.tensor([0.8, 0.1, 0.05, -0.1, 0.7, 0.1])
     before = templates(at(pose))
@@ -151,7 +151,7 @@ def test_a_pose_that_moves_moves_the_picture(moved, frame):
     torch.testing.assert_close(after, warped, rtol=0, atol=0.012)
 
 
-def test_a_turned_pose_turns_the_picture_counter_clockwise_as_seen():
+def test_rotating_a_pose_rotates_the_image_counter_clockwise():
     templates, pose = smooth_templates((1, 64, 64)), torch.tensor([0.8, 0.1, 0.05, -0.1, 0.7, 0.1])
     before = templates(at(pose))
     quarter = templates(at(poses.compose(pose, poses.rotated(math.pi / 2))))
@@ -163,7 +163,7 @@ def test_a_turned_pose_turns_the_picture_counter_clockwise_as_seen():
     torch.testing.assert_close(found, wanted, rtol=0, atol=0.012)
 
 
-def test_a_part_as_white_as_what_lies_under_it_changes_nothing():
+def test_a_white_part_over_a_white_part_changes_nothing():
     """A template is clear outside its square; it does not grow dark towards it."""
     templates = Templates(2, 4, (1, 16, 16)).double()
     templates.colour.data.fill_(40.0)
@@ -173,7 +173,7 @@ def test_a_part_as_white_as_what_lies_under_it_changes_nothing():
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=1e-5)
 
 
-def test_drawing_many_scenes_is_drawing_each():
+def test_scenes_of_a_batch_are_drawn_independently():
     templates, parts = templates_of(3, 4, (3, 5, 6)), capsules_of(2, 4, 3)
     found = templates(parts)
     assert found.shape == (2, 4, 3, 5, 6)
@@ -183,7 +183,7 @@ def test_drawing_many_scenes_is_drawing_each():
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-def test_a_map_of_the_wholes_is_the_same_map_of_the_parts_they_expect(layers):
+def test_an_affine_map_of_wholes_moves_their_expected_parts_by_the_same_map(layers):
     """Poses go down by affine maps, so what is made of a whole, at I + A, moves as it does."""
     links = model_of((2,) * layers).links
     for link in links:

@@ -1,4 +1,4 @@
-"""The part-whole capsule model is the paper's (Smith et al. 2020), by arithmetic."""
+"""The part-whole model against the equations of its paper (Smith et al. 2020)."""
 
 import math
 from itertools import pairwise
@@ -42,7 +42,7 @@ def log_prior_by_hand(model, wholes):
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (2, 2, 3)])
-def test_the_density_of_a_scene_is_the_product_down_the_layers(sizes):
+def test_the_density_of_a_scene_is_the_product_over_layers(sizes):
     model = model_of(sizes, (3, 4, 5), noise=0.3, prior=0.2)
     x, layers = images_of(model, 7), [capsules_of(7, size) for size in sizes]
     wanted = log_prior_by_hand(model, layers[0])
@@ -53,7 +53,7 @@ def test_the_density_of_a_scene_is_the_product_down_the_layers(sizes):
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (2, 2, 3)])
-def test_a_scene_that_was_drawn_has_a_density(sizes):
+def test_a_drawn_scene_has_a_finite_density(sizes):
     """Of wholes, the probability of being there (Eq. 1) and the density of where (2)."""
     model = model_of(sizes, prior=0.2, temperature=0.7)
     scene = model.sample(20)
@@ -69,7 +69,7 @@ def test_a_scene_that_was_drawn_has_a_density(sizes):
     torch.testing.assert_close(found, wanted)
 
 
-def test_the_value_with_drawn_kls_is_the_one_with_closed_kls_in_expectation():
+def test_sampled_kls_have_the_expectation_of_closed_forms():
     """log p - log q of the same 4,000 draws of q, against ``evidence``; and kl_wholes by itself."""
     model = model_of((2, 2), temperature=0.7)
     x, draws = images_of(model, 1, 1), 4000
@@ -150,7 +150,7 @@ def test_the_bound_lies_below_the_evidence_and_importance_weights_reach_it():
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_with_delta_poses_the_value_lacks_their_entropy(temperature):
+def test_with_delta_poses_the_objective_omits_their_entropy(temperature):
     """E[log p(x, t, A)] - E[log q(t)] at A, that is -log p(A) of wholes in place of a KL."""
     model = model_of((2, 2), poses_are=Poses.DELTA, temperature=temperature)
     x = images_of(model, 3, 2)
@@ -170,7 +170,7 @@ def test_with_delta_poses_the_value_lacks_their_entropy(temperature):
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (2, 3, 4), (2, 2, 2, 3)])
-def test_any_number_of_layers_has_a_finite_bound_that_every_parameter_feels(sizes):
+def test_the_bound_is_finite_and_every_parameter_has_a_gradient(sizes):
     model = model_of(sizes)
     x = images_of(model, 3, 2)
     found = model.evidence(x)
@@ -186,7 +186,7 @@ def test_any_number_of_layers_has_a_finite_bound_that_every_parameter_feels(size
 
 @both_poses
 @pytest.mark.parametrize("sizes", [(2, 3), (2, 3, 4)])
-def test_the_noise_that_is_asked_for_is_the_noise_that_is_named(sizes, poses_are):
+def test_evidence_draws_the_declared_noise_shapes(sizes, poses_are):
     model, asked = model_of(sizes, poses_are=poses_are), []
 
     def noise(like):
@@ -198,7 +198,7 @@ def test_the_noise_that_is_asked_for_is_the_noise_that_is_named(sizes, poses_are
 
 
 @both_poses
-def test_given_its_noise_the_bound_is_what_it_was(poses_are):
+def test_the_bound_is_a_function_of_the_noise(poses_are):
     model = model_of((2, 2, 3), poses_are=poses_are)
     x, numbers = images_of(model, 3, 2), drawn_for(model, 3, 2)
     one, same = (model.evidence(x, given(numbers)) for _ in range(2))
@@ -208,7 +208,7 @@ def test_given_its_noise_the_bound_is_what_it_was(poses_are):
     assert not torch.equal(one.elbo, other.elbo)
 
 
-def test_a_picture_has_its_bound_whatever_stands_beside_it():
+def test_the_bound_of_an_image_does_not_depend_on_the_batch():
     model = model_of()
     x, numbers = images_of(model, 3, 2), drawn_for(model, 3, 2)
     both = model.evidence(x, given(numbers)).elbo
@@ -229,7 +229,7 @@ def test_encode_returns_the_posteriors_of_draws_without_noise(poses_are):
         assert (found.spread is None) == (poses_are is Poses.DELTA)
 
 
-def test_wholes_do_not_ask_in_which_order_parts_are_told():
+def test_wholes_do_not_depend_on_the_order_of_parts():
     """A set transformer that knows parts by name."""
     encoder, parts = model_of((2, 4)).whole_encoders[0], capsules_of(5, 4)
     order = [2, 0, 3, 1]

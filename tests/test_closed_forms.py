@@ -140,7 +140,7 @@ def test_the_moments_of_the_prior_are_integrals_over_chi(topography, frames, mu)
 
 
 @every_topography
-def test_latents_are_the_quotient_of_equation_6(topography, frames):
+def test_latents_are_the_ratio_of_equation_6(topography, frames):
     z, u = (
         torch.randn(3, frames, topography.capsules, *shape, **DOUBLE)
         for shape in (topography.shape, topography.u_shape)
@@ -151,7 +151,7 @@ def test_latents_are_the_quotient_of_equation_6(topography, frames):
 
 
 @every_topography
-def test_a_draw_of_the_prior_is_the_quotient_of_its_numbers(topography, frames, monkeypatch):
+def test_a_draw_of_the_prior_is_the_ratio_of_its_normal_numbers(topography, frames, monkeypatch):
     """Where every normal number is 1, it is (1 - mu) over the roots of the sums of W."""
     monkeypatch.setattr(torch, "randn", lambda shape, **kind: torch.ones(shape, **kind))
     prior = TopographicStudentT(topography, frames, torch.tensor(-2.0, **DOUBLE))
@@ -211,7 +211,7 @@ def test_the_bounds_of_a_model_are_those_of_its_weights():
 
 @pytest.mark.parametrize("ways", [1, 2, 3])
 @pytest.mark.parametrize("missing", [False, True])
-def test_ways_are_summed_out_by_bayes_rule(ways, missing):
+def test_axes_are_summed_out_by_bayes_rule(ways, missing):
     """The sum over time is the log of the mean likelihood; its gradient, the posterior of ways."""
     mask = torch.rand(4, 5) > 0.4 if missing else torch.ones(4, 5, dtype=torch.bool)
     mask[:, 0] = True

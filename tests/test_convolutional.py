@@ -1,4 +1,4 @@
-"""Convolutional networks promise what the multilayer perceptrons do."""
+"""Convolutional networks keep the same promises as multilayer perceptrons."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_every_parameter_has_a_gradient(kind):
         assert (parameter.grad != 0).any(), name
 
 
-def test_they_have_few_parameters():
+def test_networks_have_few_parameters():
     for side in (28, 64, 128):
         frame = (3, side, side)
         ours, papers = (
@@ -88,7 +88,7 @@ def discs(sequences, frames, side=28):
     return (down.square() + along.square() < side).float()[:, :, None]
 
 
-def test_it_trains_is_saved_and_loads_as_it_was(tmp_path):
+def test_a_model_trains_is_saved_and_is_loaded_unchanged(tmp_path):
     torch.manual_seed(0)
     model = convolutional.convolutional(
         (1, 28, 28), TOPOGRAPHY, channels=SMALL, mu=-5.0, centred=True
@@ -121,22 +121,22 @@ def test_models_train_together_as_they_do_alone():
     "frame, settings, words",
     [
         ((28, 28), {}, "colours, height, width"),
-        ((1, 28, 28), {"channels": (4,) * 5}, "cannot be halved 5 times"),
-        ((1, 28, 28), {"channels": ()}, "cannot be halved 0 times"),
+        ((1, 28, 28), {"channels": (4,) * 5}, "can be halved 1 to 4 times, not 5"),
+        ((1, 28, 28), {"channels": ()}, "can be halved 1 to 4 times, not 0"),
         ((1, 28, 28), {"channels": (4, 0)}, "channels must be"),
         ((1, 28, 0), {}, "a side of a frame must be"),
-        ((1, 28, 28), {"kind": tc.VAE, "centred": True}, "only a TopographicVAE"),
+        ((1, 28, 28), {"kind": tc.VAE, "centred": True}, "centred=True needs a TopographicVAE"),
         ((1, 28, 28), {"centred": True, "topography": tc.Topography(2, (5,))}, "no mean"),
     ],
 )
-def test_what_cannot_be_is_refused(frame, settings, words):
+def test_invalid_settings_are_refused(frame, settings, words):
     settings = {"topography": TOPOGRAPHY} | settings
     with pytest.raises(tc.BadInput, match=words):
         convolutional.convolutional(frame, **settings)
 
 
 @every_kind
-def test_layers_of_a_rolling_vae_are_built_again_from_a_config(kind):
+def test_the_layers_of_a_rolling_vae_are_rebuilt_from_a_config(kind):
     settings = dict(channels=SMALL, hidden=12, activation="silu")
     model = convolutional.convolutional((1, 28, 28), TOPOGRAPHY, kind, **settings)
     names = {type(layer).__name__ for layer in model.modules()}
@@ -148,13 +148,13 @@ def test_layers_of_a_rolling_vae_are_built_again_from_a_config(kind):
     assert torch.equal(again.encode(x), model.encode(x))
 
 
-def test_an_activation_that_is_not_known_is_refused():
+def test_unknown_activations_are_refused():
     with pytest.raises(tc.BadInput, match="activation must be relu or silu, not 'tanh'"):
         convolutional.convolutional((1, 28, 28), TOPOGRAPHY, activation="tanh")
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
-def test_hidden_layers_start_as_pytorch_or_as_he_et_al_do_it(activation):
+def test_initial_weights_of_hidden_layers_depend_on_the_activation(activation):
     torch.manual_seed(0)
     model = convolutional.convolutional(
         (1, 28, 28), TOPOGRAPHY, tc.VAE, (16, 32), hidden=64, activation=activation

@@ -1,4 +1,4 @@
-"""The bounds bound, and the paper's estimator does not."""
+"""The bounds lie below the evidence, and the estimator of the paper does not."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_the_joint_bound_stays_below_the_evidence_and_reaches_it():
     assert means[-1] > truth - 0.05
 
 
-def test_the_bound_of_some_frames_is_on_the_evidence_of_those():
+def test_the_bound_of_present_frames_is_on_their_evidence():
     """Whatever stands in the place of the others."""
     model, mask = tiny_tvae(), torch.tensor([[True, False, True]])
     truth = brute_force_evidence(mask[0])
@@ -183,7 +183,7 @@ def test_one_sample_is_the_sampled_elbo_on_the_same_draws(model):
 
 @pytest.mark.parametrize("model", models())
 @torch.no_grad()
-def test_the_closed_elbo_is_the_mean_of_the_sampled_one(model):
+def test_the_elbo_with_exact_kls_is_the_mean_of_the_sampled_elbo(model):
     x = torch.rand(1, 6, 1, 4, 4).expand(4000, -1, -1, -1, -1)
     closed, sampled = model(x).elbo.mean(1), log_px(model, x, samples=1)
     error = (closed.var() + sampled.var()).div(len(x)).sqrt().item()
@@ -214,14 +214,14 @@ def test_memory_is_bounded_by_splitting_the_samples(monkeypatch):
     assert drawn == [3, 3, 1] and weights.shape == (7, 2, 6)
 
 
-def test_what_cannot_be_weighed_is_refused():
+def test_log_px_refuses_invalid_input():
     model, x = models()[0], torch.rand(2, 6, 1, 4, 4)
     for bad, samples, says in ((255 * x, 1, "0, 1"), (x[..., :3], 1, "frame"), (x, 0, "samples")):
         with pytest.raises(BadInput, match=says):
             log_px(model, bad, samples)
 
 
-def test_the_estimators_on_weights_known_by_heart():
+def test_the_estimators_on_hand_made_weights():
     """Two samples of two frames with weights 1 and 3, 5 and 7."""
     w = torch.tensor([[1.0, 3.0], [5.0, 7.0]]).log()[:, None]
     assert log_mean_exp_over_sequences(w).item() == pytest.approx(math.log((3 + 35) / 2) / 2)

@@ -1,4 +1,4 @@
-"""Posteriors of single images, optimised; and scenes that are turned as a whole."""
+"""Free-form inference for single images, and scenes with rotations."""
 
 import math
 
@@ -18,7 +18,7 @@ def model_of(frame_shape=(1, 4, 4), **settings):
     return PartWhole(frame_shape, **(small | settings)).double()
 
 
-def test_a_scene_that_may_turn_is_worth_what_it_is_unturned_less_the_choice():
+def test_turns_subtract_the_log_of_their_number_from_the_density():
     """Turned by a quarter, which a square picture takes exactly, nothing else changes."""
     still, turning = (model_of(frame_shape=(1, 8, 8), turns=turns) for turns in (1, 4))
     turning.load_state_dict(still.state_dict())
@@ -31,7 +31,7 @@ def test_a_scene_that_may_turn_is_worth_what_it_is_unturned_less_the_choice():
         torch.testing.assert_close(turned, found - math.log(4), rtol=0, atol=1e-4)
 
 
-def test_the_turn_is_inferred_whichever_way_the_picture_is_turned():
+def test_the_rotation_of_a_scene_is_inferred():
     model = model_of(frame_shape=(1, 8, 8), turns=4)
     x = torch.rand(5, 1, 1, 8, 8, **DOUBLE)
     first = model.infer_rotation(x)
@@ -58,7 +58,7 @@ def test_free_form_inference_tightens_the_bound_and_leaves_the_model_alone():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_images_are_optimised_each_by_itself(monkeypatch):
+def test_images_of_a_batch_are_optimised_independently(monkeypatch):
     model = model_of()
     x = torch.rand(2, 1, *model.frame_shape, **DOUBLE)
     monkeypatch.setattr(model, "draw", lambda posteriors: [b.mode(1.0) for b in posteriors])
@@ -71,7 +71,7 @@ def test_images_are_optimised_each_by_itself(monkeypatch):
 
 
 @pytest.mark.parametrize("how", [{"steps": 0}, {"steps": 1.5}, {"lr": 0}, {"lr": -1}])
-def test_free_form_inference_refuses_what_makes_no_sense(how):
+def test_free_form_inference_refuses_invalid_arguments(how):
     model = model_of()
     with pytest.raises(BadInput, match=r"steps|lr"):
         optimise(model, torch.rand(1, 1, *model.frame_shape, **DOUBLE), **how)
@@ -109,7 +109,7 @@ def test_posteriors_of_rotated_scenes_need_their_rotation():
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("turns", [1, 4])
-def test_free_form_inference_needs_no_gradients_from_outside(mode, turns):
+def test_free_form_inference_works_with_gradients_disabled(mode, turns):
     model = model_of(frame_shape=(1, 8, 8), turns=turns)
     x = torch.rand(2, 1, 1, 8, 8, **DOUBLE)
     torch.manual_seed(0)

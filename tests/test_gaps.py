@@ -1,4 +1,4 @@
-"""Sequences of which frames are missing can be learned from: these take no part."""
+"""Training on sequences with missing frames, which have no effect."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def some_missing(sequences=10, time=6):
 
 
 @pytest.mark.parametrize("rule", [Adam(lr=1e-2), Sgd(lr=1e-2)], ids=["adam", "sgd"])
-def test_what_stands_where_frames_are_missing_is_not_looked_at(rule):
+def test_values_of_missing_frames_are_not_used(rule):
     mask, x = some_missing(), frames()
     nothing = torch.where(mask[..., None, None, None], x, torch.nan)
     found = []
@@ -47,7 +47,7 @@ def test_what_stands_where_frames_are_missing_is_not_looked_at(rule):
     assert (whole.mu - found[0].mu).abs() > 1e-6
 
 
-def test_a_mask_of_frames_that_are_all_there_changes_nothing():
+def test_a_mask_without_missing_frames_changes_nothing():
     x, found = frames(), [model(), model()]
     train(found[:1], tc.Sequences.of(x), TRAINING)
     train(found[1:], tc.Sequences.of(x, torch.ones(10, 6, dtype=torch.bool)), TRAINING)
@@ -55,7 +55,7 @@ def test_a_mask_of_frames_that_are_all_there_changes_nothing():
         torch.testing.assert_close(a, b)
 
 
-def test_members_of_a_stack_with_missing_frames_train_as_alone():
+def test_models_of_a_stack_with_missing_frames_train_as_they_do_alone():
     sequences = tc.Sequences.of(frames(), some_missing())
     together = [model(seed) for seed in range(3)]
     train(together, sequences, TRAINING, seeds=range(3))
@@ -66,7 +66,7 @@ def test_members_of_a_stack_with_missing_frames_train_as_alone():
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
-def test_bounds_are_of_the_frames_that_are_there():
+def test_bounds_are_means_over_present_frames():
     x, mask, one = frames(), some_missing(), model()
     noise = [torch.randn(10, 6, 2, 4, generator=torch.Generator().manual_seed(n)) for n in (2, 3)]
     drawn = iter(noise)
@@ -80,7 +80,7 @@ def test_bounds_are_of_the_frames_that_are_there():
     assert validation_bound(one, sequences, 10) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_run_that_is_stopped_goes_on_with_the_same_gaps(tmp_path):
+def test_an_interrupted_run_resumes_with_the_same_missing_frames(tmp_path):
     sequences = tc.Sequences.of(frames(), some_missing())
     whole, parts, again = model(), model(), model()
     training = Training(batch=4, epochs=2)
@@ -106,12 +106,12 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_gaps(tmp_path):
         ([[True], [True, False]], "array or a tensor"),
     ],
 )
-def test_masks_that_make_no_sense_are_refused(mask, said):
+def test_invalid_masks_are_refused(mask, said):
     with pytest.raises(tc.BadInput, match=said):
         tc.Sequences.of(frames(), mask)
 
 
-def test_a_mask_is_a_copy_and_bytes_are_judged_by_what_is_there():
+def test_masks_are_copied_and_values_of_missing_frames_are_not_checked():
     mask = some_missing()
     sequences = tc.Sequences.of(frames(), mask)
     before = sequences.present.clone()
@@ -124,7 +124,7 @@ def test_a_mask_is_a_copy_and_bytes_are_judged_by_what_is_there():
         tc.Sequences.of(zeros, torch.tensor([[True, False]] * 2))
 
 
-def test_what_knows_nothing_of_missing_frames_says_so():
+def test_functions_without_support_for_missing_frames_refuse_them():
     sequences = tc.Sequences.of(frames(), some_missing())
     with pytest.raises(tc.BadInput, match="whole sequences"):
         tc.evaluate(model(), sequences)

@@ -1,4 +1,4 @@
-"""Topographic VAEs that are trained to predict frames which their encoders do not see."""
+"""Topographic VAEs that are trained to predict frames that are hidden from their encoders."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_with_all_frames_visible_nothing_changes(topography):
         assert torch.equal(one, other)
 
 
-def test_hidden_frames_come_from_the_prior_and_count_in_full():
+def test_latents_of_hidden_frames_come_from_the_prior_and_the_frames_count():
     model, x = tvae(Past(2, 2)), frames()
     (_, z_noise, u_noise), noise = numbers(model)
     found = model.evidence(x, noise)
@@ -76,7 +76,7 @@ def test_hidden_frames_come_from_the_prior_and_count_in_full():
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-def test_what_hidden_frames_show_affects_their_own_likelihood_alone(gaps):
+def test_hidden_frames_affect_only_their_own_likelihood(gaps):
     model, x = tvae(Past(3, 3)), frames()
     mask = torch.ones(3, FRAMES, dtype=torch.bool)
     mask[:, 1] = not gaps
@@ -114,7 +114,7 @@ def test_the_expected_bound_is_below_the_evidence():
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_member_of_a_stack_trains_as_it_would_alone(clip):
+def test_models_of_a_stack_train_as_they_do_alone(clip):
     sequences, seeds = tc.Sequences.of(frames(20)), [7, 3]
     training = replace(ADAM, clip=clip)
     together = [tvae(Stretch(2), n) for n in range(2)]
@@ -127,7 +127,7 @@ def test_a_member_of_a_stack_trains_as_it_would_alone(clip):
             torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_models_that_hide_other_frames_are_no_stack():
+def test_models_with_different_visible_frames_do_not_share_a_stack():
     models = [tvae(Stretch(2)), tvae(Stretch(3)), tvae()]
     engine = Engine(models, tc.Sequences.of(frames(8)), [0, 1, 2], ADAM)
     assert len(engine.parts) == 3
@@ -144,7 +144,7 @@ def test_training_resumes_bit_for_bit(tmp_path):
     assert_same(weights(whole.model), weights(again.model))
 
 
-def test_settings_make_the_same_model():
+def test_a_config_rebuilds_the_model():
     model = tvae(Stretch(2, 4))
     assert build(model.config).visible == Stretch(2, 4)
     assert "visible" not in tvae().config
@@ -170,7 +170,7 @@ def test_recipes_record_what_is_visible():
 
 
 @pytest.mark.parametrize("value", [3, "stretch", Stretch])
-def test_other_values_are_refused(value):
+def test_invalid_visible_frames_are_refused(value):
     with pytest.raises(tc.BadInput, match=r"visible must be VisibleFrames such as Stretch\(3\)"):
         tvae(value)
     with pytest.raises(tc.BadInput, match="it cannot predict others"):

@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_every_member_says_what_it_is_in_a_sentence(name):
+def test_every_member_has_a_docstring_of_whole_sentences(name):
     said = inspect.getdoc(inspect.getattr_static(TopographyLike, name))
     assert said[0].isupper() and said.rstrip().endswith(".")
 
@@ -47,7 +47,7 @@ def test_every_w_has_every_member(kind, topography, frames):
 
 @every_kind
 @every_topography
-def test_everything_but_w_is_that_of_the_topography(kind, topography, frames):
+def test_everything_but_w_is_taken_from_the_topography(kind, topography, frames):
     w = kind(topography, frames)
     for name in MEMBERS:
         value = getattr(topography, name)

@@ -1,4 +1,4 @@
-"""Topographies that are learned: they start where they are told, and can go elsewhere."""
+"""Learned topographies: their initial values, and their training."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ def has_velocities(start):
 
 @every_start
 @pytest.mark.parametrize("learned", ["weights", "velocity"])
-def test_it_starts_as_the_topography_it_is_given(start, learned):
+def test_it_starts_as_the_given_topography(start, learned):
     u2 = torch.rand(4, 7, start.capsules, *start.u_shape)
     if learned == "velocity" and not has_velocities(start):
         with pytest.raises(tc.BadInput, match="learned=velocity needs"):
@@ -75,7 +75,7 @@ def matrix(one, frames, axis):
 
 @every_start
 @pytest.mark.parametrize("learned", ["weights", "from-identity", "velocity"])
-def test_its_kernel_is_what_it_pools_by(start, learned):
+def test_pool_applies_the_kernel(start, learned):
     if learned == "velocity" and not has_velocities(start):
         return
     one = LearnedTopography(start, learned)
@@ -109,7 +109,7 @@ def test_from_any_topography_a_model_learns_its_w(start):
     assert len(figure_of(model.topography).axes) >= 3 * len(start.axes)
 
 
-def test_of_several_axes_one_has_to_be_named():
+def test_pool_needs_an_axis_if_there_are_several():
     one = LearnedTopography(STARTS["two axes"], "weights")
     with pytest.raises(tc.BadInput, match=r"axis must be one of \(0, 1\), not None"):
         one.pool(torch.rand(1, 7, 2, 3, 5))
@@ -130,7 +130,7 @@ def test_w_is_not_copied_for_every_sequence():
     assert max(kept) <= max(3 * 225**2, u2.numel())
 
 
-def test_energies_that_do_not_fit_are_refused():
+def test_energies_of_another_shape_or_dtype_are_refused():
     one = LearnedTopography(STARTS["tvae"], "weights")
     with pytest.raises(tc.BadInput, match="last axes"):
         one.pool(torch.rand(2, 7, 2, 6))
@@ -140,7 +140,7 @@ def test_energies_that_do_not_fit_are_refused():
         one.pool(torch.rand(2, 7, 3, 6, dtype=torch.float64))
 
 
-def test_each_capsule_is_rolled_by_the_velocity_it_has_learned():
+def test_each_capsule_rolls_by_its_learned_velocity():
     start = tc.Topography(2, (6,), (1,), window=3, velocity=0.5, causal=True)
     settings = dict(frame_shape=FRAME, topography=start, hidden=(8,))
     model = tc.TopographicVAE.mlp(**settings, learned="velocity")
@@ -166,7 +166,7 @@ def test_each_capsule_is_rolled_by_the_velocity_it_has_learned():
         torch.testing.assert_close(walk.rolled[:, n], model.decode(on(t, lag)))
 
 
-def test_a_decoder_is_centred_on_what_t_is_where_nothing_is_shared():
+def test_a_decoder_is_centred_on_the_median_of_t_from_the_identity():
     start = tc.Topography(2, (6,), (1,), window=5)
     model = tc.TopographicVAE.mlp(
         frame_shape=FRAME, topography=start, hidden=(8,), learned="from-identity", centred=True
@@ -201,7 +201,7 @@ def test_the_weights_are_learned_with_the_model(learned):
     assert moved.shape == (2, 6, 2, 6) and moved.requires_grad
 
 
-def test_a_capsule_finds_the_velocity_of_what_moves():
+def test_a_capsule_learns_the_velocity_of_the_data():
     """Energies that move a site a frame are pooled best at that velocity."""
     start = tc.Topography(1, (12,), (1,), window=5, velocity=0.6)
     one = LearnedTopography(start, "velocity")
@@ -216,7 +216,7 @@ def test_a_capsule_finds_the_velocity_of_what_moves():
     assert one.velocities.item() == pytest.approx(1.0, abs=0.05)
 
 
-def test_what_has_no_w_to_learn_is_refused():
+def test_topographies_that_cannot_be_learned_are_refused():
     start = tc.Topography(2, (6,), (1,), window=3)
     with pytest.raises(tc.BadInput, match="at least 2 sites"):
         LearnedTopography(tc.Topography(3, (1,)), "weights")
@@ -224,7 +224,7 @@ def test_what_has_no_w_to_learn_is_refused():
         tc.TopographicVAE.mlp(frame_shape=FRAME, topography=start, learned="everything")
 
 
-def test_models_with_a_learned_topography_train_side_by_side_with_others():
+def test_models_with_a_learned_topography_train_beside_others():
     start = tc.Topography(2, (6,), (1,), window=3)
     settings = dict(frame_shape=FRAME, topography=start, hidden=(8,), mu=-5.0)
     models = [

@@ -1,4 +1,4 @@
-"""What is not finite and what does not fit: named, split, and the others go on."""
+"""Failures in training: values that are not finite, and models that do not fit into memory."""
 
 from dataclasses import replace
 

@@ -125,7 +125,7 @@ def test_encoding_without_drawing_uses_the_mean_square_of_u(topography):
         assert_same(t, (z.mean - model.mu) / roots_of_energies(size, topography, axis))
 
 
-def test_the_penalty_of_evidence_is_no_part_of_its_bound():
+def test_the_penalty_is_not_part_of_the_bound():
     terms = normal(4, 2, 3).unbind(0)
     evidence = Evidence(*terms)
     assert_same(evidence.elbo, terms[0] - terms[1] - terms[2])
@@ -133,7 +133,7 @@ def test_the_penalty_of_evidence_is_no_part_of_its_bound():
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4)])
-def test_capsules_stand_out_by_the_length_of_what_is_beside_their_mean(shape):
+def test_the_spread_of_a_capsule_is_the_norm_of_its_deviations(shape):
     """Of large values: near 0 the length is smoothed."""
     t = 1e6 * normal(2, 3, 4, *shape)
     sites = t.flatten(3)
@@ -141,7 +141,7 @@ def test_capsules_stand_out_by_the_length_of_what_is_beside_their_mean(shape):
     assert_same(spread_of_capsules(t, 1 + len(shape)), wanted)
 
 
-def test_over_an_open_end_comes_the_mean_of_the_prior():
+def test_the_mean_of_the_prior_enters_over_an_open_end():
     topography = Topography(2, (5,), (3,), window=3, cyclic=False)
     model, t = tvae(topography), torch.randn(4, 2, 5, **DOUBLE)
     mean = 2.0 * inverse_moment(9, 1)
@@ -150,7 +150,7 @@ def test_over_an_open_end_comes_the_mean_of_the_prior():
     assert_same(rolled[..., 2:], t[..., :3])
 
 
-def test_missing_frames_are_filled_round_the_ends_of_closed_time_alone():
+def test_missing_frames_are_filled_across_the_ends_in_closed_time_only():
     """By default time is closed, except for causal windows; ``closed`` overrides it."""
     x, mask = torch.rand(2, 7, 1, 2, 3, **DOUBLE), torch.ones(2, 7, dtype=torch.bool)
     mask[:, 4:] = False
@@ -184,7 +184,7 @@ def encoder_outputs(t):
 
 
 @pytest.mark.parametrize("outside", [-1e-3, 1 + 1e-3])
-def test_frames_a_little_outside_their_range_are_refused(outside):
+def test_frames_slightly_outside_their_range_are_refused(outside):
     x = torch.rand(2, 5, 1, 2, 3, **DOUBLE)
     x[1, 2, 0, 1, 0] = outside
     with pytest.raises(BadInput, match=r"must lie in \[0, 1\]"):
@@ -207,7 +207,7 @@ def test_learned_weights_start_as_w(start):
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-4)
 
 
-def test_from_the_identity_other_weights_start_at_a_trifle():
+def test_from_the_identity_other_weights_start_at_small_values():
     kernel = LearnedTopography(STARTS["tvae"], "from-identity").double().kernel_along(None)
     middle = kernel[:, 2, 0]
     torch.testing.assert_close(middle, torch.ones_like(middle), rtol=1e-6, atol=0)
@@ -217,7 +217,7 @@ def test_from_the_identity_other_weights_start_at_a_trifle():
 
 @pytest.mark.parametrize("reach", [1, 2, 3])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_learned_velocity_is_a_velocity(reach, causal):
+def test_learned_velocities_pool_as_given_velocities_do(reach, causal):
     """Every capsule has its own; the topography reports their mean."""
     start = Topography(3, (7,), (reach,), window=4, causal=causal)
     learned, velocities = LearnedTopography(start, "velocity").double(), [0.37, -1.4, 2.0]

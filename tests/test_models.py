@@ -1,4 +1,4 @@
-"""What the models promise: shapes, equivariance, bad input refused."""
+"""Topographic models: shapes, delays, and refused input."""
 
 import pytest
 import torch
@@ -38,13 +38,13 @@ def test_shapes(topography, frames):
 
 
 @every_topography_of_the_papers
-def test_a_sequence_that_waits_has_latents_that_wait(topography, frames):
+def test_delaying_a_sequence_delays_its_latents(topography, frames):
     """Time is cyclic: starting a frame later delays t by a frame, nothing else."""
     model, x = tvae(topography), torch.rand(2, frames, *FRAME)
     torch.testing.assert_close(model.encode(x.roll(1, 1)), model.encode(x).roll(1, 1))
 
 
-def test_sparsity_is_paid_for_by_capsules_that_stand_out():
+def test_sparsity_penalises_the_spread_of_capsules():
     topography = Topography(3, (5,), window=3)
     plain, sparse = (tvae(topography, sparsity=price) for price in (0.0, 2.0))
     sparse.load_state_dict(plain.state_dict())
@@ -83,7 +83,7 @@ def test_encode_uses_the_mean_of_u_squared():
     assert model.encode(x).median().item() == pytest.approx(drawn.item(), rel=0.2)
 
 
-def test_a_fresh_vae_of_the_mnist_shape_is_at_chance():
+def test_an_untrained_vae_has_the_equivariance_error_of_chance():
     topography = Topography(18, (18,))
     chance = chance_equivariance_error(topography, 18)
     assert chance == pytest.approx(13272, rel=1e-3)
@@ -95,14 +95,14 @@ def test_a_fresh_vae_of_the_mnist_shape_is_at_chance():
     assert equivariance_error(t) == pytest.approx(13272, rel=0.01)
 
 
-def test_mu_is_learned_and_starts_where_it_is_put():
+def test_mu_is_learned_from_its_initial_value():
     model = tvae(Topography(2, (5,), window=3), mu=-30.0)
     assert model.mu.item() == -30
     model(torch.rand(2, 5, *FRAME)).elbo.mean().backward()
     assert model.mu.grad.abs() > 0
 
 
-def test_centring_moves_the_decoder_to_the_mean_of_t_and_changes_nothing_else():
+def test_centring_subtracts_the_mean_of_t_and_changes_nothing_else():
     topography = Topography(2, (5,), (3,), window=5)
     model = tvae(topography, centred=True)
     t = model.prior(5).sample((2000,))
@@ -119,7 +119,7 @@ def test_centring_moves_the_decoder_to_the_mean_of_t_and_changes_nothing_else():
         tvae(Topography(2, (5,)), centred=True)
 
 
-def test_gaussian_decoders_take_any_finite_value():
+def test_gaussian_decoders_accept_any_finite_value():
     model = tvae(Topography(2, (5,), window=3), likelihood="gaussian")
     x = 5 * torch.randn(2, 5, *FRAME)
     expected = torch.distributions.Normal(model.decode(torch.zeros(2, 5, 2, 5)), 1.0)
@@ -155,6 +155,6 @@ def test_a_model_is_rebuilt_from_its_settings(kind, norm, likelihood):
     ],
 )
 @pytest.mark.parametrize("call", ["forward", "encode"])
-def test_frames_that_cannot_be_are_refused(x, says, call):
+def test_invalid_frames_are_refused(x, says, call):
     with pytest.raises(BadInput, match=says):
         getattr(tvae(Topography(2, (5,), window=3)), call)(x)

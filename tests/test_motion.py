@@ -92,7 +92,7 @@ def test_whole_rolls_are_those_of_torch(motion, capsules, shape):
 
 
 @pytest.mark.parametrize("velocity", [1, -2])
-def test_open_ends_lose_what_leaves_and_take_in_zeros(velocity):
+def test_values_leave_over_open_ends_and_zeros_enter(velocity):
     moves = CapsuleMotion(Known(velocity), 2, (5,), cyclic=False).double()
     code = 1 + torch.rand(3, 2, 5, **DOUBLE)
     wide = nn.functional.pad(code, (30, 30))
@@ -109,7 +109,7 @@ def test_open_ends_lose_what_leaves_and_take_in_zeros(velocity):
         assert torch.equal(back, torch.where(back > 0, code, 0.0)) and (back == 0).any()
 
 
-def test_a_changing_motion_sums_its_velocities_up():
+def test_shifts_of_a_changing_motion_are_sums_of_its_velocities():
     motion = Grouped((1, 1), (Known(0.6), Changing((1, -2, 0.2), frames=(2, 4))))
     moves = CapsuleMotion(motion, 2, (9,)).double()
     assert len(moves) == 3 + 3 * 2 * 2
@@ -181,11 +181,11 @@ def test_gradients_of_rolls(motion, capsules, shape):
 
 
 @every_motion
-def test_settings_give_the_motion_back(motion, capsules, shape):
+def test_settings_rebuild_the_motion(motion, capsules, shape):
     assert motion_from(motion_settings(motion)) == motion
 
 
-def test_a_group_that_stands_still_stays():
+def test_a_group_without_velocity_does_not_move():
     motion = Grouped((1, 1), (Known(0), Known(1)))
     moves, code = made(motion, 2, (5,))
     rolled = moves.roll(code, 0, 2)
@@ -208,9 +208,9 @@ def test_a_group_that_stands_still_stays():
             lambda: Known(1, axis=1),
             1,
             (5,),
-            "axis 1 needs capsules with it: these have 1 axis",
+            "axis 1 needs capsules of at least 2 axes, and these have 1",
         ),
-        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "the last is axis 1"),
+        (lambda: Unknown((1,), (0, 2)), 1, (5, 4), "at least 3 axes, and these have 2"),
         (
             lambda: Known(0.5),
             1,
@@ -221,7 +221,7 @@ def test_a_group_that_stands_still_stays():
             lambda: Grouped((1, 2), (Known(), Known(0))),
             4,
             (5,),
-            "1, 2 capsules make 3",
+            r"the 4 capsules, but the sum of \(1, 2\) is 3",
         ),
         (
             lambda: Grouped((1, 2), (Known(),)),
@@ -254,7 +254,7 @@ def test_a_group_that_stands_still_stays():
         (lambda: 0, 1, (5,), r"such as Known\(1\), not 0$"),
     ],
 )
-def test_motions_that_cannot_be_are_refused_in_a_sentence(motion, capsules, shape, message):
+def test_invalid_motions_are_refused(motion, capsules, shape, message):
     with pytest.raises(tc.BadInput, match=message) as refused:
         CapsuleMotion(motion(), capsules, shape)
     assert "\n" not in str(refused.value)
@@ -287,7 +287,7 @@ def test_a_single_group_is_a_group():
         ([[-math.log(2)], [-math.log(2)]], r"= \(2,\), not \(2, 1\)"),
     ],
 )
-def test_a_prior_that_is_no_distribution_is_refused(log_prior, message):
+def test_a_prior_that_is_not_normalised_is_refused(log_prior, message):
     class Own(Unknown):
         def log_prior(self):
             return torch.tensor(log_prior)
@@ -299,7 +299,7 @@ def test_a_prior_that_is_no_distribution_is_refused(log_prior, message):
             CapsuleMotion(motion, 1, (5,))
 
 
-def test_a_prior_in_single_precision_is_a_distribution():
+def test_a_prior_in_single_precision_is_accepted():
     class Own(Unknown):
         def log_prior(self):
             return torch.randn(41, generator=torch.Generator().manual_seed(0)).log_softmax(0)
@@ -307,13 +307,13 @@ def test_a_prior_in_single_precision_is_a_distribution():
     assert len(CapsuleMotion(Own(np.linspace(-2, 2, 41)), 1, (5,))) == 41
 
 
-def test_parts_of_frames_are_refused():
+def test_fractions_of_frames_are_refused():
     moves, code = made(Known(1), 1, (5,))
     with pytest.raises(tc.BadInput, match="whole number of frames"):
         moves.roll(code, 0, torch.tensor(0.5))
 
 
-def test_a_motion_of_your_own_has_no_settings():
+def test_a_user_defined_motion_has_no_settings():
     class Still(Motion):
         def candidates(self, capsules, axes):
             return torch.zeros(1, capsules, axes, dtype=torch.float64)
@@ -336,7 +336,7 @@ def test_a_motion_of_your_own_has_no_settings():
         (torch.zeros(1, 2, 2), r"not \(1, 2, 2\)"),
         (torch.zeros(1, 2), r"not \(1, 2\)"),
         (torch.zeros(1, 2, 1, 0), r"not \(1, 2, 1, 0\)"),
-        (torch.full((1, 2, 1), math.nan), "not finite"),
+        (torch.full((1, 2, 1), math.nan), "must be finite, not nan"),
     ],
 )
 def test_candidates_of_another_shape_are_refused(velocities, message):
@@ -348,7 +348,7 @@ def test_candidates_of_another_shape_are_refused(velocities, message):
         CapsuleMotion(Own(), 2, (5,))
 
 
-def test_what_left_over_an_open_end_returns_with_a_motion_that_turns_back():
+def test_values_return_over_an_open_end_if_the_motion_turns_back():
     moves = CapsuleMotion(Changing((1, -1), frames=3), 1, (5,), cyclic=False)
     code = torch.rand(1, 5)
     assert moves.roll(code, candidate=2, steps=3).count_nonzero() == 2

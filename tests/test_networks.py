@@ -64,7 +64,7 @@ def test_a_layer_prints_its_inputs_and_outputs():
         ([nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.Conv2d(32, 2, 3)], (8, 64, 16, 16)),
     ],
 )
-def test_hidden_layers_keep_the_size_of_what_a_rectifier_passes(layers, inputs):
+def test_hidden_layers_keep_the_scale_of_rectified_values(layers, inputs):
     torch.manual_seed(0)
     network = nn.Sequential(*layers)
     last, bias = layers[-1].weight.clone(), layers[0].bias.clone()

@@ -1,4 +1,4 @@
-"""A model family, a data set and a metric that the package does not know are used as any other."""
+"""A model family, a data set and a metric of a user work like those of the package."""
 
 from dataclasses import dataclass
 
@@ -122,7 +122,7 @@ def test_its_diagnosis_is_recorded_and_printed():
     assert heard.lines[-1].endswith("; collapsed: all codes are alike")
 
 
-def test_a_run_that_is_stopped_goes_on_bit_for_bit_and_is_loaded(tmp_path):
+def test_an_interrupted_run_resumes_bit_for_bit_and_is_loaded(tmp_path):
     whole = fit(model()).model
     with pytest.raises(tc.Interrupted):
         fit(model(), out=tmp_path / "run", watcher=StopAt(13))
@@ -133,7 +133,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_and_is_loaded(tmp_path):
     assert_same(weights(loaded), weights(whole))
 
 
-def test_it_trains_beside_other_families_as_when_alone():
+def test_it_trains_beside_other_families_as_it_does_alone():
     sequences = lines()
     other = tc.TopographicVAE.mlp((6,), tc.Topography(2, (5,), window=3), 8, likelihood="gaussian")
     runs = tc.fit_together(
@@ -171,7 +171,7 @@ def test_missing_frames_do_not_count_and_frames_of_another_shape_are_refused():
         one(x[..., :5])
 
 
-def test_a_kind_that_no_family_has_is_named():
+def test_an_unknown_kind_of_model_is_named():
     with pytest.raises(tc.BadInput, match="no model of kind 'Unknown'"):
         tc.models.build({"kind": "Unknown"})
 

@@ -43,7 +43,7 @@ def test_the_terms_of_the_bound_are_those_of_equation_8(poses_are, turns):
 
 
 @pytest.mark.parametrize("turns", [1, 4])
-def test_the_density_of_a_scene_has_that_of_its_turn(turns):
+def test_the_density_of_a_scene_includes_that_of_its_rotation(turns):
     model = model_of((2, 3), turns=turns, noise=0.3)
     x = images_of(model, 5)
     layers = model.draw(model.encode(x))
@@ -55,7 +55,7 @@ def test_the_density_of_a_scene_has_that_of_its_turn(turns):
 
 
 @pytest.mark.parametrize("frame_shape", [(1, 4, 4), (2, 4, 8)])
-def test_the_turns_of_a_scene_are_turns_of_the_plane(frame_shape):
+def test_the_rotations_of_a_scene_are_rotations_of_the_plane(frame_shape):
     """In pixels, where sides may differ: four quarters are none, and lengths stay."""
     model = model_of(frame_shape=frame_shape, turns=4)
     pixels = torch.tensor([frame_shape[2], frame_shape[1]], **DOUBLE) / 2
@@ -67,7 +67,7 @@ def test_the_turns_of_a_scene_are_turns_of_the_plane(frame_shape):
         torch.testing.assert_close(linear, wanted, rtol=0, atol=1e-6)
 
 
-def test_the_inverse_of_a_map_with_little_area_mirrors_where_the_map_does():
+def test_the_inverse_of_a_nearly_singular_map_keeps_its_orientation():
     """It is as large as the inverse of a map of the least area that is inverted."""
     for sign in (1.0, -1.0):
         small = torch.tensor([1e-3, 0.0, 0.0, 0.0, sign * 1e-3, 0.0], **DOUBLE)
@@ -87,7 +87,7 @@ def test_connections_start_where_settings_say(stand):
     torch.testing.assert_close(expected, base.expand_as(expected))
 
 
-def test_layers_above_start_in_their_places():
+def test_initially_children_are_expected_at_their_base_pose():
     model = model_of((2, 2, 3), scatter=1e-9, scale=0.5)
     bases = torch.zeros(6, **DOUBLE), poses.scaled(0.5).double()
     for link, base in zip(model.links, bases, strict=True):
@@ -97,7 +97,7 @@ def test_layers_above_start_in_their_places():
         torch.testing.assert_close(expected, base.expand_as(expected), rtol=0, atol=1e-7)
 
 
-def test_parts_are_read_as_weighted_means_over_places():
+def test_parts_are_encoded_as_weighted_means_over_positions():
     """Weights of each part add up to 1; numbers start at the base pose, its spread at 0.03."""
     encoder = model_of((2, 3)).part_encoder
     x = torch.rand(5, 1, 8, 8, **DOUBLE)
@@ -136,7 +136,7 @@ def test_attention_is_that_of_torch():
     assert_same(pool(queries, items), wanted + pool.alone(wanted))
 
 
-def test_the_turn_of_a_scene_is_the_one_with_the_highest_bound():
+def test_the_inferred_rotation_has_the_highest_bound():
     model = model_of((2, 3), frame_shape=(1, 8, 8), turns=4)
     x = images_of(model, 6, 2)
     bounds = []
@@ -149,7 +149,7 @@ def test_the_turn_of_a_scene_is_the_one_with_the_highest_bound():
     assert torch.equal(model.infer_rotation(x), model.rotations[best])
 
 
-def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
+def test_free_form_inference_is_adam_with_a_cosine_schedule(monkeypatch):
     """By torch.optim: of logits, poses and logs of spreads."""
     model = model_of((2, 3))
     x = images_of(model, 3, 1)
@@ -177,7 +177,7 @@ def test_free_form_inference_is_adam_with_a_rate_along_a_cosine(monkeypatch):
     assert_same(optimise(model, x, steps=6, lr=0.05).bounds, torch.stack(wanted))
 
 
-def test_ink_is_kept_as_a_share_of_the_ink_that_should_be_there(monkeypatch):
+def test_kept_ink_is_a_share_of_the_expected_ink(monkeypatch):
     """Pixel by pixel, the lesser of what should be drawn and what is: by a template, and by any."""
     model, should, does = model_of((2, 3)), *torch.rand(2, 5, 3, 1, 4, 4, **DOUBLE)
     does = 2 * does

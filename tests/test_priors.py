@@ -125,7 +125,7 @@ def test_samples_have_the_moments_of_the_prior(prior):
         assert t.mean().abs() < 0.02 and t.var().item() == pytest.approx(1, abs=0.03)
 
 
-def test_only_a_student_t_has_capsules_that_are_large_as_wholes():
+def test_only_a_student_t_prior_couples_the_sites_of_a_capsule():
     torch.manual_seed(0)
     for prior in PRIORS:
         size = prior.sample(20_000, (2, 3), ONE).abs().log().flatten(1)
@@ -264,7 +264,7 @@ def test_a_recipe_takes_the_name_of_a_prior():
 
 @every_prior
 @pytest.mark.parametrize("shape", [(5,), (5, 3)])
-def test_the_nats_of_capsules_add_up(prior, shape):
+def test_nats_of_capsules_sum_to_the_kl(prior, shape):
     model = rolling(shape=shape, prior=prior)
     q = model.posterior(frames())
     nats = model.capsule_nats(q)
@@ -282,7 +282,7 @@ class Unhashable(StandardNormal):
     __hash__ = None
 
 
-def test_a_prior_of_your_own_has_no_config():
+def test_a_model_with_a_user_defined_prior_has_no_config():
     assert prior_settings(Own()) is None and rolling(prior=Own()).config is None
     with pytest.raises(tc.BadInput, match="its prior: a class of your own has no settings"):
         replace(find("letters/rolling"), prior=Own())
@@ -301,7 +301,7 @@ def test_a_prior_of_your_own_has_no_config():
         (lambda: prior_from({"kind": "cauchy"}), "knows no prior of kind 'cauchy'"),
     ],
 )
-def test_bad_priors_get_one_sentence(use, says):
+def test_invalid_priors_are_refused(use, says):
     with pytest.raises(tc.BadInput, match=says) as refused:
         use()
     assert "\n" not in str(refused.value)
@@ -314,7 +314,7 @@ def small(seed, **settings):
 
 @sparse
 @pytest.mark.parametrize("motion", [Known(1), Unknown((-1, 1))], ids=repr)
-def test_models_that_are_mapped_have_the_bounds_of_each_alone(prior, motion):
+def test_models_under_vmap_have_the_bounds_of_single_models(prior, motion):
     members = [small(seed, motion=motion, prior=prior) for seed in (0, 1)]
     assert by_architecture([*members, small(2, motion=motion)]) == [[0, 1], [2]]
     x = torch.rand(2, 3, 5, *FRAME)
@@ -335,7 +335,7 @@ def test_a_model_trains_predicts_and_is_measured(prior, tmp_path):
     assert model.sample(3, 4).shape == (3, 4, *FRAME)
 
 
-def test_a_prior_of_your_own_trains_without_a_hash():
+def test_a_user_defined_prior_needs_no_hash_to_train():
     models = [small(seed, prior=Unhashable()) for seed in (0, 1)]
     assert by_architecture(models) == [[0], [1]]
     run = tc.fit(models[0], frames(4).float(), epochs=1, device="cpu")

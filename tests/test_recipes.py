@@ -171,7 +171,7 @@ def test_settings_are_changed_by_path_or_by_its_end():
         ("rate=0", "rate"),
         ("learned=all", "learned must be one of"),
         ("cyclic=false", "closed=false"),
-        ("velocity=1e7", "once round"),
+        ("velocity=1e7", "once around"),
         ("moving=1,2", "names of factors"),
         ("speed=3", "speed"),
         ("name=other", "no setting 'name'"),

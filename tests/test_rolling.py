@@ -75,7 +75,7 @@ def test_rolling_the_data_rolls_the_code():
 
 
 @pytest.mark.parametrize("motion", [Known(1), Known(-2), Known(1, axis=1)])
-def test_frames_that_come_later_roll_the_code_back(motion):
+def test_later_frames_of_the_same_content_roll_the_code_back(motion):
     model = rolling(motion, (5, 3))
     x = frames(time=7)
     early = torch.cat([x[:, :3], x[:, :4]], 1)
@@ -102,7 +102,7 @@ def test_the_order_of_visible_frames_does_not_matter(kind):
 
 
 @every_model
-def test_missing_frames_say_nothing(kind):
+def test_missing_frames_do_not_affect_the_posterior(kind):
     model, x, mask = rolling(**kind), frames(), some(2, 1, 2, 4)
     broken = torch.where(mask[..., None, None, None], x, torch.nan)
     torch.testing.assert_close(model.encode(x, mask=mask), model.encode(broken, mask=mask))
@@ -230,7 +230,7 @@ def test_with_the_exact_posterior_the_bound_is_the_evidence(motion, cyclic):
 
 
 @every_linear
-def test_predictions_are_weighed_by_the_posterior(motion, cyclic):
+def test_predictions_are_weighted_by_the_posterior(motion, cyclic):
     """With the exact posterior, log_prob approaches the log of a ratio of two evidences."""
     model = linear(motion, cyclic)
     x, mask = torch.randn(2, 3, 1, 1, 8, **DOUBLE), some(2, 0, 1, time=3)
@@ -332,7 +332,7 @@ class Fixed(Motion):
 
 
 @every_model
-def test_the_kl_is_shared_equally_by_the_frames_that_are_present(kind):
+def test_the_kl_is_divided_equally_among_present_frames(kind):
     model, x, mask = rolling(**kind), frames(), some(2, 0, 2, 3)
     found = model(x, mask)
     assert (found.kl[~mask] == 0).all()

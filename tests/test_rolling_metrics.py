@@ -317,7 +317,5 @@ def test_families_without_these_metrics_are_refused():
     for use in (tc.evaluate, tc.metrics.per_sequence):
         with pytest.raises(tc.BadInput, match="PartWhole does not support these metrics"):
             use(model, x)
-    with pytest.raises(
-        tc.BadInput, match="a PartWhole has no importance weights: ask for its elbo"
-    ):
+    with pytest.raises(tc.BadInput, match="a PartWhole has no importance weights: use evidence"):
         tc.log_px(model, x)

@@ -84,7 +84,7 @@ def test_the_largest_number_below_1_is_in_range(policy):
     assert visible_from(visible_settings(policy)) == policy
 
 
-def test_policies_that_cannot_be_are_refused():
+def test_invalid_policies_are_refused():
     with pytest.raises(tc.BadInput, match="most must be at least least=3, not 2"):
         Stretch(3, 2)
     with pytest.raises(tc.BadInput, match="least must be a whole number"):
@@ -109,7 +109,7 @@ def test_numbers_of_numpy_are_plain_in_settings():
         assert build(json.loads(json.dumps(model.config))).config == model.config
 
 
-def test_training_asks_for_frames_that_are_not_visible():
+def test_the_training_bound_includes_frames_that_are_not_visible():
     model, x = rolling(visible=Past(1, 1)), frames()
     noise = [torch.randn(2, 5, *shape, dtype=x.dtype) for shape in model.noise_shapes]
     drawn = iter(noise)
@@ -169,7 +169,7 @@ def test_log_prob_needs_all_predicted_frames(take):
         found.log_prob(take(x[:, 3:]))
 
 
-def test_log_prob_refuses_what_are_no_frames_and_keeps_no_graph():
+def test_log_prob_refuses_invalid_frames_and_keeps_no_graph():
     """A graph of all samples would need their memory at once."""
     found = rolling().predict(frames(), lags=[3, 4])
     assert not found.log_prob(frames()[:, 3:]).requires_grad
@@ -267,7 +267,7 @@ def test_sequences_with_missing_frames_train():
 
 
 @pytest.mark.parametrize("motion", MOTIONS, ids=repr)
-def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
+def test_models_under_vmap_have_the_bounds_of_single_models(motion):
     members = [single(seed, motion=motion) for seed in (0, 1)]
     assert by_architecture(members) == [[0, 1]]
     x = torch.rand(2, 3, 5, *FRAME)
@@ -278,7 +278,7 @@ def test_models_that_are_mapped_have_the_bounds_of_each_alone(motion):
         torch.testing.assert_close(together[n], alone)
 
 
-def test_models_of_different_candidates_or_visible_frames_are_not_one_stack():
+def test_models_with_different_candidates_or_visible_frames_do_not_share_a_stack():
     models = [
         single(motion=Known(1)),
         single(motion=Known(0.4)),
@@ -290,7 +290,7 @@ def test_models_of_different_candidates_or_visible_frames_are_not_one_stack():
 
 
 @every_model
-def test_a_config_builds_the_model_again(kind):
+def test_a_config_rebuilds_the_model(kind):
     model = rolling(**kind, visible=RandomFrames(2, 3), likelihood="gaussian")
     again = build(model.config)
     assert again.config == model.config and again.visible == RandomFrames(2, 3)
@@ -332,7 +332,7 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize("motion", MOTIONS, ids=repr)
 def test_an_encoder_of_codes_of_another_shape_is_refused(motion, shape):
     model = tc.RollingVAE(Encoder(shape), single().x_given_t, tc.Topography(2, (5,)), motion)
-    x, says = frames().float(), r"the encoder must return codes .* \(2, ., 2, 5\), as its topogr"
+    x, says = frames().float(), r"the encoder must return codes .* \(2, ., 2, 5\), as the topogr"
     for use in (model, model.evidence, model.predict, lambda x: model.stream()(x[:, 0])):
         with pytest.raises(tc.BadInput, match=says):
             use(x)
@@ -372,14 +372,14 @@ def test_a_decoder_of_single_values_is_refused(motion, decoder, says):
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4)])
-def test_an_error_of_a_decoder_names_the_codes_that_it_was_given(shape):
+def test_an_error_in_a_decoder_states_the_shape_of_its_codes(shape):
     model = tc.RollingVAE(Encoder(), Decoder(shape), tc.Topography(2, (5,)))
     with pytest.raises(RuntimeError) as raised:
         model.sample(4, 3)
     assert "codes (4, 3, 2, 5): (…, capsules, *shape)" in raised.value.__notes__[0]
 
 
-def test_networks_of_your_own():
+def test_user_defined_networks():
     model = tc.RollingVAE(Encoder(), single().x_given_t, tc.Topography(2, (5,)))
     assert model.config is None
     run = tc.fit(model, frames(8).float(), training=ADAM, device="cpu", watcher=Silent())
@@ -408,8 +408,11 @@ def test_training_can_be_planned_without_values():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda m, x: m(x, torch.zeros(2, 5, dtype=torch.bool)), "at least one visible frame"),
-        (lambda m, x: m.predict(x, some(2)), "at least one visible frame"),
+        (
+            lambda m, x: m(x, torch.zeros(2, 5, dtype=torch.bool)),
+            "at least one frame that is present",
+        ),
+        (lambda m, x: m.predict(x, some(2)), "at least one frame that is present"),
         (lambda m, x: m.encode(x, mask=some(2, 0, time=4)), r"a mask must be a boolean tensor"),
         (lambda m, x: m.motion(x, torch.ones(2, 5)), r"a mask must be a boolean tensor \(2, 5\)"),
         (lambda m, x: m.fill(x[:, :, 0], some(2, 1)), r"frames must be \(batch, time, \*frame\)"),
@@ -429,7 +432,7 @@ def test_training_can_be_planned_without_values():
         (lambda m, x: m.predict(x.numpy(), some(2, 1)), "frames must be a tensor"),
     ],
 )
-def test_bad_input_gets_one_sentence(use, message):
+def test_bad_input_is_refused(use, message):
     with pytest.raises(tc.BadInput, match=message) as refused:
         use(rolling(), frames())
     assert "\n" not in str(refused.value)
@@ -441,7 +444,7 @@ def test_bad_input_gets_one_sentence(use, message):
         (dict(topography=OPEN, motion=Known(0.5)), "need capsules that are rings"),
         (dict(topography=OPEN, motion=Known(-5)), "a velocity of 5 empties capsules"),
         (dict(topography=OPEN, motion=Unknown((1, 1))), "are the same on capsules of"),
-        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules with it"),
+        (dict(motion=Known(1, axis=1)), "axis 1 needs capsules of at least 2 axes"),
         (dict(motion=Unknown((-4, 1))), "are the same on rings of"),
         (dict(hidden=0), "hidden must be a whole number"),
         (dict(keep=0), "keep must be a whole number"),
@@ -450,6 +453,6 @@ def test_bad_input_gets_one_sentence(use, message):
         (dict(visible=3), r"visible must be VisibleFrames such as Stretch\(3\), not 3"),
     ],
 )
-def test_models_that_cannot_be_are_refused(settings, message):
+def test_invalid_models_are_refused(settings, message):
     with pytest.raises(tc.BadInput, match=message):
         tc.RollingVAE.mlp(FRAME, **{"topography": tc.Topography(2, (5,)), **settings})

@@ -1,4 +1,4 @@
-"""Frames one at a time, frames that are missing, and what is predicted of them."""
+"""Encoding of frames one at a time, and prediction of missing and next frames."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def tvae(topography, **settings):
 
 
 @every({name: one for name, one in EXTENSIONS.items() if one[0].causal})
-def test_streaming_is_the_batch_call_frame_by_frame(topography, frames):
+def test_streaming_equals_encoding_the_whole_sequence(topography, frames):
     model, x = tvae(topography), torch.rand(3, frames, *FRAME)
     stream = model.stream()
     one_by_one = torch.stack([stream(x[:, n]) for n in range(frames)], 1)
@@ -56,7 +56,7 @@ def test_a_stream_predicts_by_rolling_ahead():
         stream(torch.rand(3, *FRAME))
 
 
-def test_what_sees_the_future_cannot_stream():
+def test_streams_need_a_causal_topography():
     with pytest.raises(tc.BadInput, match="causal=True"):
         tvae(tc.Topography(2, (5,), window=3)).stream()
     # the window of a VAE binds nothing
@@ -69,7 +69,7 @@ def test_what_sees_the_future_cannot_stream():
 
 
 @every_topography
-def test_missing_frames_take_no_part(topography, frames):
+def test_missing_frames_have_no_effect(topography, frames):
     """Their terms are 0, and nothing depends on what stands in their place, NaN included."""
     model, x = tvae(topography), torch.rand(2, frames, *FRAME)
     mask = torch.ones(2, frames, dtype=torch.bool)
@@ -131,7 +131,7 @@ def test_missing_frames_are_filled_by_rolling_the_nearest_one(velocity):
 
 
 @pytest.mark.parametrize("frames, velocity", [(10, 1.0), (20, 1.0), (15, -1.0), (15, 2.0)])
-def test_where_sequences_do_not_close_no_frame_is_filled_round_their_ends(frames, velocity):
+def test_frames_of_open_sequences_are_not_filled_across_the_ends(frames, velocity):
     x = bars(15, frames, int(velocity))
     model = Rolls.make(tc.Topography(1, (15,), velocity=velocity))
     mask = torch.ones(15, frames, dtype=torch.bool)
@@ -148,7 +148,7 @@ def test_where_sequences_do_not_close_no_frame_is_filled_round_their_ends(frames
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
-def test_frames_that_are_no_numbers_from_0_to_1_are_refused_with_a_mask_too(dtype):
+def test_integer_frames_are_refused_with_a_mask_too(dtype):
     model, mask = tvae(tc.Topography(1, (5,))), torch.tensor([[True, False, True]])
     x = torch.ones(1, 3, *FRAME, dtype=dtype)
     for call in (model, model.fill, lambda x, mask: model.encode(x, mask=mask)):
@@ -156,7 +156,7 @@ def test_frames_that_are_no_numbers_from_0_to_1_are_refused_with_a_mask_too(dtyp
             call(x, mask)
 
 
-def test_capsules_of_several_axes_are_told_which_to_roll_along():
+def test_capsules_of_several_axes_need_an_axis_to_roll_along():
     model = tvae(tc.Topography(1, (3, 4), window=2, causal=True))
     x, mask = torch.rand(1, 3, *FRAME), torch.tensor([[True, False, True]])
     stream = model.stream()
@@ -174,7 +174,7 @@ def test_capsules_of_several_axes_are_told_which_to_roll_along():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cyclic", [False, True])
-def test_a_perfect_roll_gains_everything_wherever_time_begins(causal, cyclic):
+def test_a_perfect_roll_has_the_full_traversal_gain(causal, cyclic):
     """From the first window on, from the middle, or round: frames that were not seen are met."""
     topography = tc.Topography(1, (12,), causal=causal, cyclic=cyclic)
     model = Rolls.make(topography)
@@ -271,7 +271,7 @@ def test_the_prior_of_two_axes_is_eq_21():
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_model_that_rolls_fills_what_one_that_does_not_cannot(share):
+def test_only_a_model_that_rolls_fills_missing_frames(share):
     x = bars(6, 6)
     model = Rolls.make(tc.Topography(1, (6,)))
     (costs,) = filled_costs(model, x, shares=(share,)).values()
@@ -281,7 +281,7 @@ def test_a_model_that_rolls_fills_what_one_that_does_not_cannot(share):
     assert math.isnan(costs["filled"])
 
 
-def test_the_axis_along_which_capsules_moved_is_found():
+def test_the_axis_along_which_capsules_moved_is_inferred():
     t = torch.randn(9, 1, 2, 5, 6)
     down = torch.cat([t.roll(n, 3) for n in range(4)], 1)
     right = torch.cat([t.roll(n, 4) for n in range(4)], 1)

@@ -1,4 +1,4 @@
-"""The distributions are what the paper says they are."""
+"""Student-t distributions against the equations of the paper."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_log_energies_correlate_along_the_diagonal_when_coherence_shifts():
         assert abs(log_energy_correlation(topography, 8, later, further)) < 0.03
 
 
-def test_log_energies_correlate_along_time_when_coherence_stands():
+def test_log_energies_correlate_along_time_when_coherence_is_stationary():
     topography = Topography(2, (8,), window=3, velocity=0)
     assert log_energy_correlation(topography, 8, 1, 0) > 0.06
     for later, further in ((1, 1), (0, 1), (3, 0)):
@@ -83,7 +83,7 @@ def test_mean_and_variance_are_those_of_the_draws(mu):
     assert prior.event_shape == t.shape[1:] == (5, 1, 5)
 
 
-def test_moments_that_do_not_exist_are_not_given():
+def test_moments_that_do_not_exist_are_nan_or_infinite():
     one = TopographicStudentT(Topography(1, (5,)), 2)
     assert one.mean.isnan().all() and one.variance.isnan().all()
     two = TopographicStudentT(Topography(1, (5,), (2,)), 2)
@@ -104,7 +104,7 @@ def test_rolling_the_inputs_rolls_the_latents(topography, frames):
 
 
 @every_topography
-def test_nothing_is_nan_where_every_u_is_zero(topography, frames):
+def test_latents_and_gradients_are_finite_where_every_u_is_zero(topography, frames):
     z = torch.randn(2, frames, topography.capsules, *topography.shape, requires_grad=True)
     u = torch.zeros(2, frames, topography.capsules, *topography.u_shape, requires_grad=True)
     for axis in topography.axes if topography.apart else (None,):
@@ -130,7 +130,7 @@ def test_mu_may_be_a_whole_number():
     assert TopographicStudentT(Topography(1, (3,), (2,)), 2, mu=-30).rsample((2,)).mean() > 0
 
 
-def test_what_is_not_a_distribution_is_refused():
+def test_invalid_distributions_are_refused():
     with pytest.raises(BadInput, match="nu"):
         ProductOfStudentT(0)
     with pytest.raises(BadInput, match="longer than the sequence"):

@@ -37,7 +37,7 @@ def test_structured_pool_is_the_dense_matrix(topography, frames):
 
 
 @every_topography
-def test_and_so_is_its_gradient_twice(topography, frames):
+def test_gradients_of_pool_are_those_of_the_dense_matrix_to_second_order(topography, frames):
     near = dict(rtol=1e-6, atol=1e-6)
     for axis in every_axis(topography):
         u2 = latents(topography, frames).requires_grad_()
@@ -52,7 +52,7 @@ def test_and_so_is_its_gradient_twice(topography, frames):
 
 
 @every_topography
-def test_the_definition_term_by_term(topography, frames):
+def test_matrix_follows_the_definition_term_by_term(topography, frames):
     """energy[l, i] = sum over window d and reach k of u2[l + d, i + velocity d + k], where what is
     between two sites is interpolated, time that does not close is held at its ends, and an open
     capsule has sites of its own beyond them."""
@@ -123,7 +123,7 @@ def test_no_energy_sums_less_than_another(topography, frames):
     assert min(least) == pytest.approx(topography.degrees_of_freedom)
 
 
-def test_where_capsules_move_along_two_axes_an_energy_sums_those_of_one():
+def test_with_two_axes_an_energy_sums_squares_along_one():
     assert Topography(1, (4, 5), (3, 3), window=3).degrees_of_freedom == 9
     assert Topography(1, (4, 5), (3, 3), window=3, velocity=0).degrees_of_freedom == 27
 
@@ -142,7 +142,7 @@ def test_rolling_the_inputs_rolls_the_energies(topography, frames, axis):
 
 
 @every_topography
-def test_waiting_a_frame_delays_the_energies(topography, frames):
+def test_delaying_the_input_delays_the_energies(topography, frames):
     """Everywhere in closed time, and where no window reaches an end of time that has ends."""
     u2 = latents(topography, frames)
     expected = topography.pool(u2).roll(1, 1)
@@ -157,7 +157,7 @@ def test_waiting_a_frame_delays_the_energies(topography, frames):
 
 
 @every_topography
-def test_only_the_past_counts_where_a_topography_is_causal(topography, frames):
+def test_energies_of_causal_topographies_depend_on_the_past_only(topography, frames):
     u2 = latents(topography, frames)
     changed = u2.clone()
     changed[:, 2:] += 1
@@ -194,7 +194,7 @@ def test_a_roll_by_fourier_phases_is_exact_for_waves_and_undone_by_its_opposite(
             torch.testing.assert_close(found, expected)
 
 
-def test_a_tie_over_all_of_a_closed_orbit_moves_exactly_with_it():
+def test_energies_with_a_window_of_the_whole_orbit_move_exactly_with_it():
     """Window = frames = sites: the energy of frame l + n is that of frame l, rolled n sites."""
     topography = Topography(2, (6,), (3,), window=6)
     energy = topography.pool(latents(topography, 6))
@@ -202,7 +202,7 @@ def test_a_tie_over_all_of_a_closed_orbit_moves_exactly_with_it():
         torch.testing.assert_close(topography.roll(energy[:, 0], lag), energy[:, lag])
 
 
-def test_capsules_share_nothing():
+def test_different_capsules_share_no_squares():
     topography = Topography(3, (5,), (3,), window=3)
     u2 = torch.zeros(1, 5, 3, 5)
     u2[:, :, 1] = 1
@@ -257,19 +257,19 @@ def test_slices_roll_together_as_each_does_alone(sites, cyclic, fourier):
 
 
 @pytest.mark.parametrize("steps", ["a", None, math.nan, 1j, True, torch.rand(2)])
-def test_what_is_no_number_of_sites_is_no_roll(steps):
+def test_rolls_by_invalid_steps_are_refused(steps):
     with pytest.raises(BadInput, match="steps must be a finite number of sites"):
         Topography(3, (5,)).roll(torch.rand(3, 5), steps)
 
 
-def test_only_capsules_of_its_shape_are_rolled():
+def test_rolls_of_another_shape_are_refused():
     for topography, t in ((Topography(1, (4,)), torch.rand(1, 5)), (Topography(1, (2, 3)), 3)):
         t = torch.rand(t) if isinstance(t, int) else t
         with pytest.raises(BadInput, match="roll takes"):
             topography.roll(t, 1)
 
 
-def test_a_velocity_is_any_number_but_no_answer():
+def test_a_velocity_may_be_any_number_but_not_a_boolean():
     for half in (np.float32(0.5), np.float64(0.5), torch.tensor(0.5)):
         velocity = Topography(2, (5,), velocity=half).velocity
         assert velocity == 0.5 and type(velocity) is float
@@ -278,7 +278,7 @@ def test_a_velocity_is_any_number_but_no_answer():
             Topography(2, (5,), velocity=wrong)
 
 
-def test_no_site_of_u_is_beyond_those_that_count():
+def test_every_site_of_u_is_part_of_an_energy():
     """A velocity that is a whole number but for rounding asks for no further site."""
     for velocity in (1e-10, 0.1 * 10, 1 - 1e-11, -1e-10, 1 / 3, 0.1):
         for window in (1, 3, 7):
@@ -287,7 +287,7 @@ def test_no_site_of_u_is_beyond_those_that_count():
             assert (counts > 0).all()
 
 
-def test_whole_numbers_of_any_kind_are_taken():
+def test_whole_numbers_of_any_type_are_accepted():
     found = Topography(np.int64(2), [np.int32(5)], np.int64(3), window=np.int64(3), velocity=1)
     assert found == Topography(2, (5,), (3,), window=3) and type(found.window) is int
 
@@ -309,12 +309,12 @@ def test_whole_numbers_of_any_kind_are_taken():
         (dict(capsules=2, shape=(5,), window=3, velocity=0.5, corners=False), "corners"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_construction(settings, says):
+def test_invalid_settings_are_refused(settings, says):
     with pytest.raises(BadInput, match=says):
         Topography(**settings)
 
 
-def test_sequences_and_latents_that_do_not_fit_are_refused():
+def test_sequences_and_latents_of_invalid_shapes_are_refused():
     topography = Topography(2, (5,), window=4)
     with pytest.raises(BadInput, match="window 4 is longer than the sequence of 3"):
         topography.pool(torch.rand(1, 3, 2, 5))

@@ -1,8 +1,8 @@
 r"""Binary Concrete distribution of relaxed presences, in terms of their logits.
 
 A relaxed presence is :math:`t = \sigma(\ell)` with :math:`\ell = (\text{logits} + L) / \tau`.
-L is logistic (Maddison et al. 2016). Densities are of :math:`\ell`, because the Jacobian of t is
-the same in p and q and cancels in the bound.
+L is logistic (Maddison et al. 2016). All densities are those of :math:`\ell`: the Jacobian from
+:math:`\ell` to t is the same in p and q, so it cancels in the bound.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-_SERIES = 0.02  # differences below it use the Taylor series of the KL
+_SERIES = 0.02  # for smaller differences, the KL is computed by its Taylor series
 
 
 def draw(logits: Tensor, normal: Tensor, temperature: float) -> Tensor:
@@ -24,7 +24,7 @@ def draw(logits: Tensor, normal: Tensor, temperature: float) -> Tensor:
 
 
 def sample(logits: Tensor, temperature: float, relaxed: bool) -> Tensor:
-    r"""Draw :math:`\ell`; if not ``relaxed``, :math:`\pm\infty` for presences of 1 and 0."""
+    r"""Draw :math:`\ell`, or without ``relaxed`` :math:`\pm\infty`, for presences of 1 and 0."""
     value = draw(logits, torch.randn_like(logits), temperature)
     if relaxed:
         return value
@@ -33,20 +33,23 @@ def sample(logits: Tensor, temperature: float, relaxed: bool) -> Tensor:
 
 
 def log_density(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    r"""Log density of :math:`\ell` at ``value``."""
+    r"""Return the log-density of :math:`\ell` at ``value``."""
     difference = logits - temperature * value
     return math.log(temperature) + difference - 2 * softplus(difference)
 
 
 def log_prob(value: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    r"""Log density of a finite value; log probability of a certain presence, :math:`\pm\infty`."""
+    r"""Return the log-density of finite values, and the log-probability of :math:`\pm\infty`.
+
+    Infinite values are the logits of presences of 1 and 0.
+    """
     certain = value.isinf()
     relaxed = log_density(value.masked_fill(certain, 0.0), logits, temperature)
     return torch.where(certain, logsigmoid(logits.where(value > 0, -logits)), relaxed)
 
 
 def kl(logits: Tensor, prior_logits: Tensor | float) -> Tensor:
-    r"""KL divergence at equal temperatures: :math:`\delta \coth(\delta/2) - 2`.
+    r"""Return the KL divergence at equal temperatures: :math:`\delta \coth(\delta/2) - 2`.
 
     :math:`\delta` is the difference of the logits. The temperature cancels.
     """

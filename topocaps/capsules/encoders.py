@@ -13,16 +13,17 @@ from topocaps.capsules.layers import Capsules, LayerPosterior
 from topocaps.capsules.settings import HEADS
 from topocaps.data import geometry
 
-# Sizes of supplement B; the paper has no embedding of parts.
+# Sizes of supplement B. The embedding of parts is not in the paper.
 _CHANNELS = 32
 _INDUCING_POINTS = 32
 _CODE = 32
 _EMBEDDING = 16
 _INITIAL_SPREAD = 0.03  # standard deviation of Normal poses
-_INPUT_SCALE = 4.0  # of the set transformer, whose output stays constant on small inputs
+_INPUT_SCALE = 4.0  # with small inputs, the output of the set transformer stays constant
 
 
 def _spread(raw: Tensor) -> Tensor:
+    """Map outputs of a network to standard deviations; 0 maps to the initial spread."""
     return softplus(raw + math.log(math.expm1(_INITIAL_SPREAD)))
 
 
@@ -34,8 +35,10 @@ class PartEncoder(nn.Module):
     paper).
 
     Args:
+        parts: number of parts.
+        frame_shape: (channels, height, width).
         base: pose (6,) that is added to the output.
-        delta: poses are points.
+        delta: whether poses are points, without a spread.
     """
 
     base: Tensor
@@ -48,7 +51,7 @@ class PartEncoder(nn.Module):
         for inputs, stride in ((frame_shape[0], 2), *((_CHANNELS, s) for s in (2, 1, 1))):
             layers += [nn.Conv2d(inputs, _CHANNELS, 3, stride, padding=1), nn.ELU()]
         self.look = nn.Sequential(*layers)
-        #: for each part: the logit of its presence, pose, spread of the pose, attention logit
+        #: numbers of each part: logit of presence, pose, spread of the pose, attention logit
         self.numbers = 2 + 2 * poses.NUMBERS
         self.read = nn.Conv2d(_CHANNELS + 2, parts * self.numbers, 1)
         self.register_buffer("base", base)
@@ -57,7 +60,7 @@ class PartEncoder(nn.Module):
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, x: Tensor) -> LayerPosterior:
-        """Encode images (…, *frame)."""
+        """Return q of the parts of images (…, *frame)."""
         features = self.look(x.flatten(0, -4))
         features = torch.cat([features, self.places.expand(len(features), -1, -1, -1)], 1)
         numbers = self.read(features).unflatten(1, (self.parts, self.numbers)).flatten(3)
@@ -71,7 +74,7 @@ class PartEncoder(nn.Module):
 class _Attention(nn.Module):
     """Attention of queries to a set, and a residual MLP, both after layer norm (Lee et al. 2019).
 
-    Queries may be (1, queries, width): they are the same for every set.
+    Queries are (sets, queries, width), or (1, queries, width) if they are the same for every set.
     """
 
     def __init__(self, width: int) -> None:
@@ -93,6 +96,7 @@ class _Attention(nn.Module):
 
 
 def _by_head(items: Tensor) -> Tensor:
+    """Divide features among heads: (sets, items, width) to (sets, heads, items, width / heads)."""
     return items.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
@@ -111,12 +115,16 @@ class _InducedAttention(nn.Module):
 class WholeEncoder(nn.Module):
     """q(t, A of wholes | t, A of parts): a set transformer.
 
-    The features of a part are its pose relative to ``base``, the same times its presence, its
-    presence, and a learned embedding of its index.
+    The features of a part are its pose relative to ``base``, that pose times the presence, the
+    presence, and a learned embedding of the index.
 
     Args:
+        parts: number of parts.
+        wholes: number of wholes.
         base: pose (6,) about which the poses of parts vary.
-        delta: poses are points.
+        width: width of the set transformer.
+        depth: number of ISAB layers.
+        delta: whether poses are points, without a spread.
     """
 
     base: Tensor
@@ -141,7 +149,7 @@ class WholeEncoder(nn.Module):
         self.register_buffer("base", base)
 
     def forward(self, parts: Capsules) -> LayerPosterior:
-        """Encode values of parts (…, parts)."""
+        """Return q of the wholes, given values of parts (…, parts)."""
         leading = parts.logits.shape[:-1]
         presence = parts.presences[..., None]
         pose = _INPUT_SCALE * (parts.poses - self.base)

@@ -1,4 +1,4 @@
-"""Free-form inference: the posterior of each image, optimised by itself (section 2.4)."""
+"""Free-form inference: optimisation of the posterior of each image (section 2.4)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class FreeForm:
 
     posteriors: tuple[LayerPosterior, ...]  #: q of every layer, wholes first
     bounds: Tensor  #: of each image before every step and after the last: (steps + 1, …)
-    rotation: Tensor | None  #: of the scenes, (…, 6), which is not optimised; None without turns
+    rotation: Tensor | None  #: of the scenes, (…, 6), not optimised; None if turns is 1
 
     def parts(self, model: PartWhole) -> Capsules:
-        """Most probable parts, with their poses in the image."""
+        """Return the most probable parts, with their poses in the image."""
         return self.posteriors[-1].mode(model.temperature).rotated(self.rotation)
 
 
@@ -44,16 +44,19 @@ def optimise(
     """Maximise the bound of each image over the parameters of its own q.
 
     The model does not change. Each step draws presences and poses, sums out the selections given
-    these (the E-step of the routing) and updates q by Adam, with a cosine schedule to 0. Images are
-    independent of each other, so a batch gives the same as single images.
+    these (the E-step of the routing), and updates q by Adam with a learning rate that falls to 0
+    along a cosine. Images are independent, so a batch gives the same result as single images.
 
     Args:
+        model: the model, whose parameters are fixed.
         x: images (…, *frame).
-        posteriors: initial q of every layer, wholes first; the encoder's by default.
-        rotation: rotations (…, 6) of the scenes, if ``model.turns`` is above 1. ``posteriors`` need
-            the rotation that they were inferred with; by default, it is inferred.
-        lr: 0.03 by default, and 0.003 from given ``posteriors``: at a high rate, they drift along
-            the directions that the image determines poorly.
+        posteriors: initial q of every layer, wholes first. By default it is q of the encoders.
+        rotation: rotations (…, 6) of the scenes, if ``model.turns`` is above 1. With
+            ``posteriors``, it is the rotation for which they were inferred. By default it is
+            inferred.
+        steps: number of updates.
+        lr: initial learning rate. By default it is 0.03, or 0.003 with ``posteriors``: at a high
+            rate, they drift along directions that the image determines poorly.
     """
     if not isinstance(model, PartWhole):
         raise BadInput(f"optimise needs a PartWhole, not a {type(model).__name__}")
@@ -87,10 +90,15 @@ def optimise(
 def move_posteriors(
     posteriors: Sequence[LayerPosterior], by: Tensor, rotation: Tensor | None = None
 ) -> tuple[LayerPosterior, ...]:
-    """Posteriors of the image moved ``by`` a map (6,), from those of the image.
+    """Return the posteriors of a moved image, given those of the image.
 
-    Parts have the pose A, and objects above them I + A. Spreads do not change. In a scene with a
-    ``rotation`` R, poses are those before R, so the map G of the image is R⁻¹ G R of poses.
+    Parts have the pose A, and objects above them I + A. Spreads do not change.
+
+    Args:
+        posteriors: q of every layer, wholes first.
+        by: affine map (6,) that moves the image.
+        rotation: rotations R (…, 6) of the scenes. Poses are those before R, so a map G of the
+            image is the map R⁻¹ G R of poses.
     """
     if rotation is not None:
         by = poses.compose(poses.compose(rotation, by), poses.inverse(rotation))[..., None, :]
@@ -107,7 +115,7 @@ def _check_start(
     posteriors: Sequence[LayerPosterior] | None,
     rotation: Tensor | None,
 ) -> None:
-    """Raise `BadInput` for posteriors and rotations that do not fit the images and the model."""
+    """Raise `BadInput` unless posteriors and rotations have the shapes of images and model."""
     leading = tuple(x.shape[:-3])
     if rotation is not None and model.turns == 1:
         raise BadInput("this model has turns=1: rotation must be None")
@@ -119,22 +127,28 @@ def _check_start(
     if posteriors is None:
         return
     if rotation is None and model.turns > 1:
-        raise BadInput("posteriors of a model with turns need the rotation of their scenes")
-    shapes = [tuple(q.poses.shape) for q in posteriors]
-    wanted = [(*leading, size, poses.NUMBERS) for size in model.sizes]
-    if shapes != wanted or any(q.logits.shape != q.poses.shape[:-1] for q in posteriors):
         raise BadInput(
-            f"posteriors must be of every layer, wholes first, with poses {wanted}, not {shapes}"
+            "posteriors of a model with turns need the rotation of their scenes: pass rotation=..."
+        )
+    shapes = [tuple(q.poses.shape) for q in posteriors]
+    needed = [(*leading, size, poses.NUMBERS) for size in model.sizes]
+    if shapes != needed or any(q.logits.shape != q.poses.shape[:-1] for q in posteriors):
+        raise BadInput(
+            "posteriors must be those of every layer, wholes first, with poses of the shapes "
+            f"{needed}, not {shapes}"
         )
     for q in posteriors:
         if any(value.dtype != x.dtype or not value.isfinite().all() for value in _numbers(q)):
             raise BadInput(f"posteriors must be finite, {x.dtype}, with spreads above 0")
         if q.spread is not None and q.spread.shape != q.poses.shape:
-            raise BadInput("spreads of posteriors must have the shape of their poses")
+            raise BadInput(
+                f"the spreads of posteriors must have the shape of the poses, "
+                f"{tuple(q.poses.shape)}, not {tuple(q.spread.shape)}"
+            )
 
 
 def _numbers(q: LayerPosterior) -> list[Tensor]:
-    """What is optimised: logits, poses and, if these are Normal, the log of their spread."""
+    """Return the numbers that are optimised: logits, poses and the log-spread, if there is one."""
     return [q.logits, q.poses, *([] if q.spread is None else [q.spread.log()])]
 
 

@@ -18,18 +18,21 @@ _LOG_2PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class Capsules:
-    """Presences and poses of the objects of one layer."""
+    """Values of one layer: presences and poses of its objects."""
 
     logits: Tensor  #: of the presences t, (…, capsules); infinite where t is 0 or 1
     poses: Tensor  #: A, (…, capsules, 6)
 
     @property
     def presences(self) -> Tensor:
-        """t in [0, 1]: (…, capsules)."""
+        """Presences t in [0, 1], (…, capsules)."""
         return self.logits.sigmoid()
 
     def rotated(self, rotation: Tensor | None) -> Capsules:
-        """Apply the rotations (…, 6) of the scenes to poses of parts; None is no rotation."""
+        """Return the parts, with the rotations (…, 6) of the scenes applied to their poses.
+
+        None stands for scenes without a rotation.
+        """
         if rotation is None:
             return self
         return Capsules(self.logits, poses.compose(self.poses, rotation[..., None, :]))
@@ -44,7 +47,7 @@ class LayerPosterior:
     spread: Tensor | None  #: standard deviations, (…, capsules, 6)
 
     def mode(self, temperature: float) -> Capsules:
-        """Most probable logits of presences, and poses."""
+        """Return the modes of the logits of presences, and of poses."""
         return Capsules(self.logits / temperature, self.poses)
 
     def draw(self, noise: Noise, temperature: float) -> Capsules:
@@ -55,14 +58,14 @@ class LayerPosterior:
         return Capsules(logits, self.poses + self.spread * noise(self.poses))
 
     def log_density(self, values: Capsules, temperature: float) -> Tensor:
-        """log q summed over capsules: (…). Poses that are points contribute nothing."""
+        """Return log q, summed over capsules: (…). Poses that are points contribute 0."""
         log_q = concrete.log_density(values.logits, self.logits, temperature).sum(-1)
         if self.spread is not None:
             log_q = log_q + log_normal(values.poses, self.poses, self.spread).sum(-1)
         return log_q
 
     def kl_of_poses(self) -> Tensor:
-        """KL divergence of poses from N(0, I) (Eq. 2): (…). For points, -log p without entropy."""
+        """Return KL(q || N(0, I)) of poses (Eq. 2): (…). For points it is -log p."""
         if self.spread is None:
             return -log_normal(self.poses, 0.0, 1.0).sum(-1)
         variance = self.spread.square()
@@ -71,7 +74,7 @@ class LayerPosterior:
 
 
 def log_normal(value: Tensor, mean: Tensor | float, spread: Tensor | float) -> Tensor:
-    """log N of poses (…, 6), summed over their numbers: (…)."""
+    """Return log N(value; mean, spread²) of poses (…, 6), summed over their numbers: (…)."""
     standard = (value - mean) / spread
     if isinstance(spread, Tensor):
         log_spread: Tensor | float = spread.log().expand(standard.shape).sum(-1)
@@ -81,20 +84,23 @@ def log_normal(value: Tensor, mean: Tensor | float, spread: Tensor | float) -> T
 
 
 class Connection(nn.Module):
-    r"""p(t, A of children | t, A of parents); parent 0 is a dummy that is always present.
+    r"""p(t, A of children | t, A of parents). Parent 0 is a dummy that is always present.
 
     A child selects one parent, :math:`s_j \sim \mathrm{Cat}(\rho_{ij} t_i)` (Eq. 3). It is present
     with probability :math:`\gamma_{ij}` (Eq. 4). Its pose is :math:`N((I + A_i) M_{ij}, c_{ij})` if
     it is present (Eq. 5) and :math:`N(0, \lambda)` if it is absent (Eq. 6); c and λ are standard
-    deviations. For t between 0 and 1, the pose has the mixture of both densities with the weights
-    t and 1 - t. Children of the dummy are clutter; it predicts the pose ``base``.
+    deviations. For t between 0 and 1, the density of the pose is the mixture of both with the
+    weights t and 1 - t. Children of the dummy are clutter; their expected pose is ``base``.
 
-    In models of more than two layers, which the paper does not write out, children that are parents
-    themselves have the pose I + A, as wholes do. They are then predicted at
-    :math:`(I + A_i) M_{ij} - I`, so that an affine map of a whole moves all layers below it.
+    The paper does not specify models of more than two layers. Here, children that are parents
+    themselves have the pose I + A, as wholes do, and the expected A is
+    :math:`(I + A_i) M_{ij} - I`. So an affine map of a whole moves all layers below it.
 
     Args:
-        base: pose (6,) about which M starts.
+        parents: number of parents, without the dummy.
+        children: number of children.
+        base: pose (6,) about which the initial M varies, and expected pose of clutter.
+        settings: priors and initial values.
         stand: whether the children are parents themselves.
     """
 
@@ -119,29 +125,31 @@ class Connection(nn.Module):
 
     @property
     def c(self) -> Tensor:
-        r""":math:`c_{ij}` of Eq. 5, above 0.1: (parents, children)."""
+        r"""Standard deviations :math:`c_{ij}` of Eq. 5, above 0.1: (parents, children)."""
         return TIGHTEST + softplus(self.spread)
 
     def log_selection(self, parents: Capsules) -> Tensor:
-        """log p(s_j = i | t) (Eq. 3), the dummy first: (…, 1 + parents, children)."""
+        """Return log p(s_j = i | t) (Eq. 3), the dummy first: (…, 1 + parents, children)."""
         weights = logsigmoid(self.affinity) + logsigmoid(parents.logits)[..., None]
         dummy = torch.full_like(weights[..., :1, :], math.log(self.clutter))
         return torch.cat([dummy, weights], -2).log_softmax(-2)
 
     def means(self, parents: Capsules) -> Tensor:
-        """Predicted poses of children, the dummy first: (…, 1 + parents, children, 6)."""
+        """Return the expected poses of children, the dummy first: (…, 1 + parents, children, 6)."""
         predicted = poses.expected(parents.poses, self.offsets) - self.stands_at
         return torch.cat([self.base.expand_as(predicted[..., :1, :, :]), predicted], -3)
 
     def spreads(self) -> Tensor:
-        """c with that of the dummy first: (1 + parents, children)."""
+        """Return c of all parents, the dummy first: (1 + parents, children)."""
         return torch.cat([torch.full_like(self.spread[:1], self.loose), self.c])
 
     def log_joint(self, parents: Capsules, children: Capsules, relaxed: bool = False) -> Tensor:
-        """log p(s_j = i, t_j, A_j | parents), the dummy first: (…, 1 + parents, children).
+        """Return log p(s_j = i, t_j, A_j | parents): (…, 1 + parents, children).
 
-        Presences of 0 or 1 count with their probability (Eq. 4). ``relaxed`` states that there are
-        none, which saves work.
+        The dummy comes first. Presences of 0 and 1 count with their probability (Eq. 4).
+
+        Args:
+            relaxed: whether no presence is 0 or 1, which saves work.
         """
         logits, pose = children.logits[..., None, :], children.poses[..., None, :, :]
         log_density = concrete.log_density if relaxed else concrete.log_prob
@@ -152,18 +160,18 @@ class Connection(nn.Module):
         return self.log_selection(parents) + log_pose + log_presence
 
     def log_density(self, parents: Capsules, children: Capsules) -> Tensor:
-        """log p(t, A of children | parents), with selections summed out (Eq. 9): (…)."""
+        """Return log p(t, A of children | parents), with selections summed out (Eq. 9): (…)."""
         return self.log_joint(parents, children).logsumexp(-2).sum(-1)
 
     def routing(self, parents: Capsules, children: Capsules) -> Tensor:
-        """p(s_j = i | t, A) (supplement D), the dummy first: (…, 1 + parents, children).
+        """Return p(s_j = i | t, A) (supplement D), the dummy first: (…, 1 + parents, children).
 
         The sum over children is the expected number of children of a parent.
         """
         return self.log_joint(parents, children).softmax(-2)
 
     def sample(self, parents: Capsules, relaxed: bool) -> tuple[Capsules, Tensor]:
-        """Draw children, and the index of the parent that each selects; 0 is the dummy."""
+        """Draw children, and the index of the parent that each selects, where 0 is the dummy."""
         selected = torch.distributions.Categorical(logits=self.log_selection(parents).mT).sample()
         child = torch.arange(selected.shape[-1], device=selected.device)
         gamma, spread = self.presence[selected, child], self.spreads()[selected, child]

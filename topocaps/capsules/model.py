@@ -49,34 +49,37 @@ class CapsuleEvidence:
     """
 
     log_px_given_t: Tensor
-    kl_parts: Tensor  #: log q - log p of all layers below the wholes, of one sample
+    kl_parts: Tensor  #: log q - log p of all layers below the wholes, for one sample
     kl_wholes: Tensor
-    presence_nats: Tensor  #: the share of presences in ``kl_wholes``
+    presence_nats: Tensor  #: the part of ``kl_wholes`` that is due to presences
     logit_spread: Tensor  #: standard deviation over images of the logits of q(t⁰), mean of wholes
-    largest_share: Tensor  #: share of one parent in the children of all but the dummy; the maximum
-    clutter: Tensor  #: share of the dummy in all children; the maximum over layers
+    #: largest share of one parent in the children that do not belong to the dummy, over all layers
+    largest_share: Tensor
+    clutter: Tensor  #: largest share of the dummy in the children of a layer
     wholes_on: Tensor  #: sum of the presences of wholes
     parts_on: Tensor  #: sum of the presences of parts
 
     @property
     def elbo(self) -> Tensor:
+        """log p(x|t) - KL of parts - KL of wholes (Eq. 8)."""
         return self.log_px_given_t - self.kl_parts - self.kl_wholes
 
     @property
     def objective(self) -> Tensor:
+        """Quantity that training maximises: ``elbo``."""
         return self.elbo
 
 
 @family
 class PartWhole(GenerativeModel):
-    """Capsule model of wholes and parts; poses of parts are affine maps of those of wholes.
+    """Capsule model of wholes and parts: an affine map of a whole moves its parts.
 
     Images x are (batch, time, *frame), and every frame is an independent image.
 
-    With ``turns`` above 1 (not in the paper), the scene has one of that many rotations, all equally
+    With ``turns`` above 1 (not in the paper), a scene has one of ``turns`` rotations, all equally
     probable. The model encodes the image in every rotation and keeps the one with the highest
-    bound. A rotated object then keeps its wholes and parts; otherwise, other templates may draw its
-    strokes.
+    bound. So a rotated object keeps its wholes and parts. Without turns, other templates may draw
+    its strokes.
 
     Args:
         frame_shape: (channels, height, width).
@@ -111,7 +114,7 @@ class PartWhole(GenerativeModel):
         aspect = self.frame_shape[2] / self.frame_shape[1]
         angles = [poses.rotated(2 * math.pi * n / self.turns, aspect) for n in range(self.turns)]
         self.register_buffer("rotations", torch.stack(angles), persistent=False)
-        # the pose of a part is A; that of an object above is I + A
+        # the pose of a part is A, and that of an object in a layer above is I + A
         base, zero = poses.scaled(settings.scale), torch.zeros(poses.NUMBERS)
         bases = [zero] * (len(self.sizes) - 2) + [base]
         between = list(zip(pairwise(self.sizes), bases, strict=True))
@@ -135,37 +138,45 @@ class PartWhole(GenerativeModel):
     def log_density(
         self, layers: Sequence[Capsules], x: Tensor, rotation: Tensor | None = None
     ) -> Tensor:
-        """log p(x, t, A of all layers, wholes first), with selections summed out: (…).
+        """Return log p(x, t, A), with selections summed out: (…).
 
-        Presences of 0 or 1 count with their probability. Models with ``turns`` need the
-        ``rotation`` (…, 6) of the scenes.
+        Presences of 0 and 1 count with their probability.
+
+        Args:
+            layers: values of all layers, wholes first.
+            x: images (…, *frame).
+            rotation: rotations (…, 6) of the scenes. Models with ``turns`` above 1 need it.
         """
         if rotation is None and self.turns > 1:
-            raise BadInput("log_density of a model with turns needs the rotation of the scenes")
+            raise BadInput(
+                f"log_density of a model with turns={self.turns} needs the rotation of the scenes"
+            )
         pairs = zip(self.links, pairwise(layers), strict=True)
-        connected = sum(link.log_density(*two) for link, two in pairs)
+        connected = sum(link.log_density(*pair) for link, pair in pairs)
         prior = self.log_prior(layers[0]) - math.log(self.turns)
         return prior + connected + self.log_likelihood(layers[-1].rotated(rotation), x)
 
     def log_prior(self, wholes: Capsules) -> Tensor:
-        """log p(t⁰, A⁰) (Eq. 1, 2): (…)."""
+        """Return log p(t⁰, A⁰) of wholes (Eq. 1, 2): (…)."""
         prior = torch.full_like(wholes.logits, self.prior_logit)
         presences = concrete.log_prob(wholes.logits, prior, self.temperature)
         return (presences + log_normal(wholes.poses, 0.0, 1.0)).sum(-1)
 
     def log_likelihood(self, parts: Capsules, x: Tensor) -> Tensor:
-        """log p(x | parts) (Eq. 7): (…). Poses of parts are those in the image."""
+        """Return log p(x | parts) (Eq. 7): (…). The poses of parts are those in the image."""
         standard = ((x - self.templates(parts)) / self.noise).flatten(-3)
         norm = math.log(self.noise) + 0.5 * math.log(2 * math.pi)
         return -0.5 * standard.square().sum(-1) - standard.shape[-1] * norm
 
     @torch.no_grad()
     def sample(self, n: int, relaxed: bool = False) -> Scene:
-        """Draw n scenes from wholes down (Eq. 1-7), without the noise of pixels.
+        """Draw n scenes from the wholes down (Eq. 1-7), without the noise of pixels.
 
-        Presences are 0 or 1; ``relaxed``, they lie between 0 and 1, as in the bound.
+        Args:
+            n: number of scenes.
+            relaxed: draw presences between 0 and 1, as in the bound. By default they are 0 or 1.
         """
-        n = whole_number("a number of images", n)
+        n = whole_number("n", n)
         like = next(self.parameters())
         prior = like.new_full((n, self.sizes[0]), self.prior_logit)
         logits = concrete.sample(prior, self.temperature, relaxed)
@@ -176,11 +187,14 @@ class PartWhole(GenerativeModel):
             children, parents = link.sample(layers[-1], relaxed)
             layers.append(children)
             selected.append(parents)
-        x = self.templates(layers[-1].rotated(rotation)).clamp(0, 1)  # rounding may exceed 1
+        x = self.templates(layers[-1].rotated(rotation)).clamp(0, 1)  # rounded sums may exceed 1
         return Scene(tuple(layers), tuple(selected), rotation, x)
 
     def infer_rotation(self, x: Tensor) -> Tensor | None:
-        """Return the rotation (…, 6) of each scene with the highest bound; None without turns."""
+        """Return the rotation (…, 6) of each scene that has the highest bound.
+
+        The result is None if ``turns`` is 1.
+        """
         if self.turns == 1:
             return None
         with torch.no_grad():
@@ -192,9 +206,13 @@ class PartWhole(GenerativeModel):
         return self.rotations[best]
 
     def encode(self, x: Tensor, rotation: Tensor | None = None) -> tuple[LayerPosterior, ...]:
-        """Return q of every layer, wholes first, each from the mode of the layer below.
+        """Return q of every layer, wholes first, each given the mode of the layer below.
 
-        Poses are those before the ``rotation`` (…, 6) of the scene, which is inferred by default.
+        Poses are those before the rotation of the scene.
+
+        Args:
+            x: images (…, *frame).
+            rotation: rotations (…, 6) of the scenes; inferred by default.
         """
         self.check(x)
         rotation = self.infer_rotation(x) if rotation is None else rotation
@@ -203,9 +221,9 @@ class PartWhole(GenerativeModel):
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> CapsuleEvidence:
-        """Return the terms of Eq. 8 for one sample of q, drawn from parts up (Figure 2).
+        """Return the terms of Eq. 8 for one sample of q, drawn from the parts up (Figure 2).
 
-        The images are not checked, since a GPU would have to wait for the result.
+        Images are not checked, because the check would make the host wait for the GPU.
         """
         _refuse(mask)
         rotation = self.infer_rotation(x)
@@ -220,20 +238,26 @@ class PartWhole(GenerativeModel):
         rotation: Tensor | None = None,
         drawn_kl: bool = False,
     ) -> CapsuleEvidence:
-        """Return the terms of Eq. 8 for ``layers`` drawn from ``posteriors``, wholes first.
+        """Return the terms of Eq. 8 for values drawn from posteriors.
 
-        ``drawn_kl`` estimates the KL of wholes from the sample, as Pyro does (supplement A). The
-        estimate has the expectation of the exact KL and a higher variance.
+        Args:
+            x: images (…, *frame).
+            posteriors: q of every layer, wholes first.
+            layers: values of every layer, drawn from ``posteriors``.
+            rotation: rotations (…, 6) of the scenes, if ``turns`` is above 1.
+            drawn_kl: whether to estimate the KL of wholes from the sample, as Pyro does (supplement
+                A). The estimate has the expectation of the exact KL, and a higher variance.
         """
         pairs = zip(self.links, pairwise(layers), strict=True)
-        joints = [link.log_joint(*two, relaxed=True) for link, two in pairs]
+        joints = [link.log_joint(*pair, relaxed=True) for link, pair in pairs]
         kl_parts = sum(
             q.log_density(values, self.temperature) - joint.logsumexp(-2).sum(-1)
             for q, values, joint in zip(posteriors[1:], layers[1:], joints, strict=True)
         )
-        shares = [_shares(*two) for two in zip(joints, layers[1:], strict=True)]
-        several = [share for share in shares if len(share) > 2] or shares
-        largest = torch.stack([_largest(share) for share in several]).max()
+        shares = [_shares(*pair) for pair in zip(joints, layers[1:], strict=True)]
+        # a single parent beside the dummy always has all children, which is no collapse
+        of_several_parents = [share for share in shares if len(share) > 2] or shares
+        largest = torch.stack([_largest(share) for share in of_several_parents]).max()
         clutter = torch.stack([share[0] for share in shares]).max()
         wholes = posteriors[0]
         logit_spread = wholes.logits.flatten(0, -2).std(0, correction=0).mean()
@@ -266,13 +290,20 @@ class PartWhole(GenerativeModel):
         return self._mode(self.part_encoder(self._unrotated(x, rotation))).rotated(rotation)
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Return the image that the most probable parts draw: (…, *frame)."""
+        """Return the images that the most probable parts draw: (…, *frame)."""
         return self.templates(self.parts_of(x))
 
     def _infer(
         self, x: Tensor, rotation: Tensor | None, value_of: Callable[[LayerPosterior], Capsules]
     ) -> tuple[list[LayerPosterior], list[Capsules]]:
-        """Return q and its values, wholes first; each layer is encoded from values of the next."""
+        """Return q and values of every layer, wholes first.
+
+        The parts are encoded from the image, and every other layer from the values of the layer
+        below it.
+
+        Args:
+            value_of: function from q of a layer to its values: the mode, or a draw.
+        """
         posteriors = [self.part_encoder(self._unrotated(x, rotation))]
         values = [value_of(posteriors[0])]
         for encoder in reversed(self.whole_encoders):
@@ -284,7 +315,7 @@ class PartWhole(GenerativeModel):
         return q.mode(self.temperature)
 
     def _unrotated(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """Undo the rotations of the scenes in their images."""
+        """Return the images with the rotations of their scenes undone."""
         if rotation is None:
             return x
         return geometry.warp(x, geometry.apply(poses.as_matrix(rotation), self.templates.grid))
@@ -302,27 +333,31 @@ class PartWhole(GenerativeModel):
         return self.settings.slower if name.startswith("whole_encoders") else 1.0
 
     def diagnose(self, means: Mapping[str, float]) -> str | None:
-        """Which collapses the means of an epoch's terms show, if any."""
-        found = []
+        """Return the collapses that the means of the monitors show, or None."""
+        collapses = []
         if means["logit_spread"] < DEAD:
-            found.append(
-                "collapsed, or not yet awake: presences of wholes hardly vary over images (logit "
-                f"spread {means['logit_spread']:.3f}); if they stay so, take another seed or a "
-                "lower lr"
+            collapses.append(
+                "collapsed, or not yet trained enough: presences of wholes hardly vary over images "
+                f"(logit spread {means['logit_spread']:.3f}); if this persists, use another seed "
+                "or a lower lr"
             )
         if means["clutter"] > ALL:
-            found.append(f"collapsed: {means['clutter']:.0%} of the parts belong to no whole")
+            collapses.append(f"collapsed: {means['clutter']:.0%} of the parts belong to no whole")
         elif means["largest_share"] > ALL and max(self.sizes[:-1]) > 1:
             share = f"{means['largest_share']:.0%}"
-            found.append(
-                f"collapsed: one whole takes {share} of the parts that any takes; start c tighter"
+            collapses.append(
+                f"collapsed: one whole has {share} of the parts that belong to a whole; reduce "
+                "tight, the initial c"
             )
-        return "; ".join(found) or None
+        return "; ".join(collapses) or None
 
     def check(self, x: Tensor, mask: Tensor | None = None) -> None:
         _refuse(mask)
         if not isinstance(x, Tensor):
-            raise BadInput(f"images must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
+            raise BadInput(
+                f"images must be a tensor, not a {type(x).__name__}: convert with "
+                "torch.as_tensor(x)"
+            )
         if x.ndim < 4 or tuple(x.shape[-3:]) != self.frame_shape:
             raise BadInput(
                 f"images must be (…, *frame) with frame {self.frame_shape}, not {tuple(x.shape)}"
@@ -337,23 +372,24 @@ def _refuse(mask: Tensor | None) -> None:
 
 
 def _shares(joint: Tensor, children: Capsules) -> Tensor:
-    """Share of each parent in the children that are present, the dummy first: (1 + parents,)."""
+    """Return the share of each parent in the present children, the dummy first: (1 + parents,)."""
     presences = children.presences[..., None, :]
-    taken = (joint.softmax(-2) * presences).sum(-1).flatten(0, -2).sum(0)
-    return taken / presences.sum().clamp_min(_TINY)
+    children_of = (joint.softmax(-2) * presences).sum(-1).flatten(0, -2).sum(0)
+    return children_of / presences.sum().clamp_min(_TINY)
 
 
 def _largest(shares: Tensor) -> Tensor:
-    """Share of the largest parent in the children of all parents but the dummy."""
+    """Return the largest share of a parent in the children that do not belong to the dummy."""
     return shares[1:].max() / shares[1:].sum().clamp_min(_TINY)
 
 
-DEAD = 0.06  # logit spread; untrained models have .01 to .04, healthy ones .08 and more
-ALL = 0.9  # share of the parts
+DEAD = 0.06  # logit spread: untrained models have 0.01 to 0.04, healthy ones at least 0.08
+ALL = 0.9  # share of the parts above which one whole, or the dummy, counts as having all of them
 _TINY = 1e-30
 
 
 def _checked_frame(frame_shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a frame as a tuple, or raise `BadInput`."""
     shape = whole_numbers(frame_shape)
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise BadInput(

@@ -1,7 +1,7 @@
 """Poses: affine maps of the plane as six numbers, the first two rows of a 3 × 3 matrix.
 
-A pose maps the square [-1, 1]² of a template to the image, which is [-1, 1]² too; x comes before y.
-An affine map G of the image changes the pose A of a part to G A.
+A pose maps the square [-1, 1]² of a template to the image, which is [-1, 1]², too. Coordinates are
+(x, y). An affine map G of the image changes the pose A of a part to G A.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from topocaps.data.geometry import apply, rotation
 
 NUMBERS = 6  #: numbers of a pose
-_SMALLEST = 1e-4  # minimal determinant in ``inverse``
+_SMALLEST = 1e-4  # smallest magnitude of a determinant in ``inverse``
 
 
 def scaled(scale: float) -> Tensor:
@@ -47,14 +47,14 @@ def expected(parents: Tensor, offsets: Tensor) -> Tensor:
 
 
 def compose(first: Tensor, then: Tensor) -> Tensor:
-    """Return the map that applies ``first``, and then ``then``: all (…, 6)."""
+    """Return the map (…, 6) that applies the map ``first``, and then the map ``then``."""
     a, b = as_matrix(then), as_matrix(first)
     shift = pad(a[..., 2:], (2, 0))
     return (a[..., :2] @ b + shift).flatten(-2)
 
 
 def inverse(pose: Tensor) -> Tensor:
-    """Return the inverse maps (…, 6); determinants near 0 are moved away from it."""
+    """Return the inverse maps (…, 6); the magnitude of a determinant counts as at least 1e-4."""
     a, b, c, d, e, f = pose.unbind(-1)
     area = a * e - b * d
     smallest = torch.where(area < 0, -_SMALLEST, _SMALLEST).to(area)
@@ -64,5 +64,10 @@ def inverse(pose: Tensor) -> Tensor:
 
 
 def sources(pose: Tensor, places: Tensor) -> Tensor:
-    """Return the origins (…, height, width, 2) of ``places`` in an image moved by poses (…, 6)."""
+    """Return where the values at ``places`` come from: (…, height, width, 2).
+
+    Args:
+        pose: poses (…, 6) that map a template to the image.
+        places: places (height, width, 2) in the image.
+    """
     return apply(as_matrix(inverse(pose)), places)

@@ -13,7 +13,7 @@ TIGHTEST = 0.1  #: lower limit of the standard deviation c of Eq. 5 (supplement 
 
 
 def whole_numbers(values: Any) -> tuple[int, ...]:
-    """Return values as whole numbers of at least 1; nothing if any of them is not."""
+    """Return values as whole numbers of at least 1, or an empty tuple if any value is invalid."""
     try:
         return tuple(whole_number("a value", value) for value in values)
     except (BadInput, TypeError):
@@ -38,14 +38,17 @@ class PartWholeSettings:
     prior: float = 0.1  #: probability p that a whole is present (Eq. 1)
     scale: float = 0.43  #: initial size of a part, relative to the image
     temperature: float = 1.0  #: of the Concrete distributions
-    clutter: float = 1.0  #: affinity ρ of the dummy parent (Eq. 3); a high value needs surer wholes
+    clutter: float = (
+        1.0  #: affinity ρ of the dummy parent (Eq. 3); if high, wholes have to fit better
+    )
     loose: float = 1.0  #: standard deviation c of the dummy parent (Eq. 5)
     absent: float = 1.0  #: standard deviation λ of the poses of absent objects (Eq. 6)
     tight: float = 0.12  #: initial c (Eq. 5), above 0.1
-    scatter: float = 0.2  #: standard deviation of the initial M; if too small, one whole takes all
+    #: standard deviation of the initial M; if it is too small, one whole takes all parts
+    scatter: float = 0.2
     width: int = 128  #: width of the set transformer, a multiple of 4
     depth: int = 4  #: number of ISAB layers of the set transformer
-    slower: float = 0.6  #: factor of the set transformer's learning rate
+    slower: float = 0.6  #: factor on the learning rate of the set transformer
     turns: int = 1  #: number of rotations of a scene; above 1 is not in the paper
 
     def __post_init__(self) -> None:

@@ -9,14 +9,19 @@ from topocaps.capsules import poses
 from topocaps.capsules.layers import Capsules
 from topocaps.data import geometry
 
-_OPAQUE = 1 - 1e-6  # the largest alpha, so that log(1 - alpha) is finite
+_OPAQUE = 1 - 1e-6  # largest alpha, so that log(1 - alpha) is finite
 
 
 class Templates(nn.Module):
-    """One template with an alpha channel per part; draws images on opaque black.
+    """One template with an alpha channel per part, drawn over each other on opaque black.
 
-    The first part is the lowest. On a transparent background, the paper's "over" would divide by
-    the presences and cancel them.
+    The first part is the lowest. On a transparent background, the paper's "over" operator would
+    divide by the presences and cancel them.
+
+    Args:
+        parts: number of parts.
+        size: side of a template, in pixels.
+        frame_shape: (channels, height, width) of the image.
     """
 
     grid: Tensor
@@ -30,14 +35,14 @@ class Templates(nn.Module):
         self.register_buffer("grid", geometry.grid(height, width), persistent=False)
 
     def images(self) -> Tensor:
-        """Colours and, as the last channel, alpha: (parts, channels + 1, size, size), in [0, 1]."""
+        """Return colours and alpha in [0, 1]: (parts, channels + 1, size, size), alpha last."""
         return torch.cat([self.colour, self.alpha], 1).sigmoid()
 
     def moved(self, parts: Capsules) -> tuple[Tensor, Tensor]:
-        """Ink (…, parts, *frame) and alpha (…, parts, 1, height, width) at the poses of the parts.
+        """Return ink (…, parts, *frame) and alpha (…, parts, 1, height, width) in the image.
 
-        Ink is colour times alpha; presences scale both. Ink is interpolated, because interpolated
-        colour would fade a second time at the border of a template.
+        Ink is colour times alpha, and presences scale both. Ink is interpolated instead of colour,
+        because interpolated colours would fade a second time at the border of a template.
         """
         images = self.images()
         ink = torch.cat([images[:, :-1] * images[:, -1:], images[:, -1:]], 1)
@@ -46,24 +51,28 @@ class Templates(nn.Module):
         return drawn[..., :-1, :, :], drawn[..., -1:, :, :]
 
     def visible_ink(self, parts: Capsules) -> Tensor:
-        """Ink of each part that the parts above it do not cover: (…, parts, *frame)."""
+        """Return the ink of each part that no part above covers: (…, parts, *frame)."""
         return _visible_ink(*self.moved(parts))
 
     def forward(self, parts: Capsules) -> Tensor:
-        """Mean P of the image (Eq. 7): (…, *frame)."""
+        """Return the mean P of the image (Eq. 7): (…, *frame)."""
         return composite(*self.moved(parts))
 
 
 def composite(ink: Tensor, alpha: Tensor) -> Tensor:
     r"""Draw layers over each other, on black: :math:`\sum_k c_k a_k \prod_{l > k} (1 - a_l)`.
 
-    Ink :math:`c_k a_k` is (…, layers, channels, height, width), and alpha :math:`a_k`
-    (…, layers, 1, height, width). The first layer is the lowest.
+    The first layer is the lowest.
+
+    Args:
+        ink: :math:`c_k a_k`, (…, layers, channels, height, width).
+        alpha: :math:`a_k`, (…, layers, 1, height, width).
     """
     return _visible_ink(ink, alpha).sum(-4)
 
 
 def _visible_ink(ink: Tensor, alpha: Tensor) -> Tensor:
-    through = torch.log1p(-_OPAQUE * alpha)
-    over = through.sum(-4, keepdim=True) - through.cumsum(-4)
-    return ink * over.exp()
+    """Return the ink of each layer that no layer above covers."""
+    log_transparency = torch.log1p(-_OPAQUE * alpha)
+    of_layers_above = log_transparency.sum(-4, keepdim=True) - log_transparency.cumsum(-4)
+    return ink * of_layers_above.exp()

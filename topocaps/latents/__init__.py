@@ -1,1 +1,1 @@
-"""Latent variables organised in capsules: the matrix W, its learned forms, and the priors."""
+"""Latent variables organised in capsules: the matrix W, Student-t variables, motions, masks."""

@@ -1,4 +1,4 @@
-"""The declared interface of W, and the base of the topographies that bring a W of their own."""
+"""The interface of a matrix W, and the base class of topographies with a different W."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topocaps.latents.topography import Topography
 
 
 class TopographyLike(Protocol):
-    """Everything that models, priors, metrics and training ask of a matrix W.
+    """Interface of a matrix W: all that models, priors, metrics and training use of it.
 
     `Topography`, `LearnedTopography` and `TopographyStack` implement it.
     """
@@ -34,11 +34,11 @@ class TopographyLike(Protocol):
 
     @property
     def apart(self) -> bool:
-        """Whether each sequence moves along one of several axes, which models sum out."""
+        """Whether each sequence moves along one of several axes, and models sum out which one."""
 
     @property
     def window(self) -> int:
-        """Number of frames whose squares an energy sums."""
+        """Number of frames over which an energy sums squares."""
 
     @property
     def cyclic(self) -> bool:
@@ -50,11 +50,11 @@ class TopographyLike(Protocol):
 
     @property
     def velocity(self) -> float:
-        """Sites by which activity moves in a frame, as one number for all capsules."""
+        """Sites by which activity moves per frame, as one number for all capsules."""
 
     @property
     def rate(self) -> float | Tensor:
-        """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
+        """Sites by which t is expected to move per frame; learned velocities are (capsules,)."""
 
     def squares(self, axis: int | None) -> int:
         """Return the number of squares that an energy sums."""
@@ -63,7 +63,10 @@ class TopographyLike(Protocol):
         """Raise `BadInput` if a sequence of this many frames cannot be pooled."""
 
     def axis_of_each(self, axis: int | Sequence[int] | Tensor) -> Tensor:
-        """Return axes to roll along as a tensor of indices from 0, or raise `BadInput`."""
+        """Return the axes to roll along as a tensor of indices from 0.
+
+        Raise `BadInput` if a capsule does not have such an axis.
+        """
 
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
         """Apply W to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape)."""
@@ -75,13 +78,19 @@ class TopographyLike(Protocol):
         axis: int | Sequence[int] | Tensor = 0,
         fill: float = 0.0,
     ) -> Tensor:
-        """Move the activity of every capsule by ``steps`` sites along ``axis`` (Eq. 18)."""
+        """Move the activity of every capsule by ``steps`` sites along ``axis`` (Eq. 18).
+
+        Args:
+            steps: one number for all capsules, or a tensor (capsules,).
+            axis: one axis for all capsules, or one for each: (capsules,) or (…, capsules).
+            fill: value of the sites that enter over an open end.
+        """
 
 
 class DerivedTopography:
-    """Base of topographies that differ from a `Topography` in W alone.
+    """Base of topographies that differ from a `Topography` only in W.
 
-    Everything else is that of ``start``. A subclass defines ``pool``.
+    A subclass defines ``pool``. Everything else is taken from ``start``.
     """
 
     def __init__(self, start: Topography) -> None:
@@ -95,10 +104,10 @@ class DerivedTopography:
 
     @property
     def velocity(self) -> float:
-        """Sites by which activity moves in a frame, as in ``start``."""
+        """Sites by which activity moves per frame: the velocity of ``start``."""
         return self.start.velocity
 
     @property
     def rate(self) -> float | Tensor:
-        """Sites by which t is expected to move in a frame: the velocity of ``start``."""
+        """Sites by which t is expected to move per frame: the velocity of ``start``."""
         return self.start.velocity

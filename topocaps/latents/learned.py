@@ -16,11 +16,12 @@ from topocaps.latents.pooling import exact_product
 from topocaps.latents.student_t import studentize_per_axis
 from topocaps.latents.topography import Topography
 
-#: Logit of the weights that are 0 at first: softplus makes it 6e-6, which can still grow.
+#: Initial logit of the weights that are 0 in ``start``: softplus makes it 6e-6, which can grow.
 ZERO_LOGIT = -12.0
-#: The same beside the identity: 3e-4. With one square alone, t has too heavy tails to learn from.
+#: Initial logit of the weights that are 0 in the identity: softplus makes it 3e-4. With smaller
+#: weights an energy is nearly one square, and the tails of t are too heavy to learn from.
 SMALL_LOGIT = -8.0
-#: Factor from the parameter to the logit, so that a weight of 0 grows in a few hundred Adam steps.
+#: Factor from the parameter to the logit: a weight of 0 can grow within a few hundred Adam steps.
 SHARP = 10.0
 
 
@@ -36,16 +37,18 @@ class Learned(StrEnum):
 class LearnedTopography(DerivedTopography, nn.Module):
     """A topography with a learned kernel for every capsule.
 
-    The kernel (capsules, window, offsets) holds the weight of u² by its offset in time and in
-    sites, so that W is stationary in time and along the capsule. A cyclic capsule has as many
-    offsets as sites; an open one has those within U. Capsules that move along several axes have a
-    kernel along each. Learned weights are softplus values and thus positive. Those that are 0 in
-    ``start`` begin at 6e-6, since at exactly 0 they would have no gradient, or at 3e-4 beside the
-    identity.
+    The kernel (capsules, window, offsets) holds the weight of u² at each offset in time and in
+    sites, so W is stationary in time and along the capsule. A cyclic capsule has as many offsets as
+    sites. An open one has those that lie within U. Capsules that move along several axes have one
+    kernel per axis.
+
+    Learned weights are positive, because they are values of softplus. A weight that is 0 in
+    ``start`` begins at 6e-6: at exactly 0 it would have no gradient. Starting from the identity, it
+    begins at 3e-4.
 
     Args:
-        start: the topography to start from, which also supplies everything but W.
-        learned: what is a parameter: the weights or the velocities.
+        start: the initial topography. It also supplies everything but W.
+        learned: which part is a parameter: the weights of W, or the velocities of capsules.
     """
 
     time: Tensor
@@ -54,14 +57,21 @@ class LearnedTopography(DerivedTopography, nn.Module):
     def __init__(self, start: Topography, learned: Learned | str) -> None:
         super().__init__(start)
         if math.prod(start.shape) < 2:
-            raise BadInput("learned needs capsules of at least 2 sites")
+            raise BadInput(
+                f"a learned topography needs capsules of at least 2 sites, not of shape "
+                f"{start.shape}"
+            )
         self.learned = Learned(learned)
         if self.learned is Learned.VELOCITY:
             if len(start.shape) > 1 or not start.cyclic:
-                raise BadInput("learned=velocity needs cyclic capsules of one axis")
+                raise BadInput(
+                    f"learned=velocity needs cyclic capsules of one axis, not cyclic={start.cyclic}"
+                    f" and shape {start.shape}"
+                )
             if not start.corners:
-                raise BadInput("learned=velocity needs corners=True")
-        # buffers follow the parameters to a device: copies would break the capture of a CUDA graph
+                raise BadInput("learned=velocity needs a topography with corners=True")
+        # Buffers move to the device with the model. Copying the offsets to it at each step would
+        # break the capture of a CUDA graph.
         for name, offsets in (("time", start.time_offsets), ("near", start.reach_offsets(0))):
             self.register_buffer(name, torch.tensor(list(offsets)), persistent=False)
         for axis in start.axes:
@@ -75,24 +85,26 @@ class LearnedTopography(DerivedTopography, nn.Module):
 
     @property
     def velocity(self) -> float:
-        """Sites by which activity moves in a frame: the mean over capsules, if it is learned."""
+        """Sites by which activity moves per frame: the mean over capsules, if it is learned."""
         if self.learned is Learned.VELOCITY:
             return self.velocities.mean().item()
         return super().velocity
 
     @property
     def rate(self) -> float | Tensor:
-        """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
+        """Sites by which t is expected to move per frame; learned velocities are (capsules,)."""
         return self.velocities.detach() if self.learned is Learned.VELOCITY else super().rate
 
     def kernel_along(self, axis: int | None) -> Tensor:
-        """Return the kernel of an axis: non-negative weights (capsules, window, offsets)."""
+        """Return the kernel along an axis: non-negative weights (capsules, window, offsets)."""
         if self.learned is not Learned.VELOCITY:
             return softplus(SHARP * getattr(self, f"raw{axis or ''}"))
         place = self.velocities[:, None, None, None] * self.time[:, None, None]
         sites = self.start.shape[0]
         offset = torch.arange(sites, device=place.device)[:, None] - place - self.near
-        distance = (offset + sites / 2).remainder(sites) - sites / 2  # the shorter way round
+        distance = (offset + sites / 2).remainder(
+            sites
+        ) - sites / 2  # the shorter way around the ring
         return (1 - distance.abs()).clamp_min(0).sum(-1)
 
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
@@ -100,7 +112,9 @@ class LearnedTopography(DerivedTopography, nn.Module):
         frames, axis = self.start.frames_of(energy), self._kernel_axis(axis)
         w = self._capsule_matrices(frames, axis)  # capsules (time *sites) (time *sites)
         if energy.dtype != w.dtype:
-            raise BadInput(f"pool takes the type of its weights, {w.dtype}, not {energy.dtype}")
+            raise BadInput(
+                f"pool needs u² of the dtype of its weights, {w.dtype}, not {energy.dtype}"
+            )
         dims = self._axes_of_kernel(axis)
         capsule, wide = -len(self.start.shape) - 1, len(dims) + 1
         before = (capsule, capsule - 1, *(dim - len(self.start.shape) for dim in dims))
@@ -120,7 +134,7 @@ class LearnedTopography(DerivedTopography, nn.Module):
         return torch.stack(studentize_per_axis(z, u, self, mu)).median().item()
 
     def _kernel_axis(self, axis: int | None) -> int | None:
-        """Return the axis of a kernel, or raise `BadInput` if there is no kernel along it."""
+        """Return the axis of the kernel, or raise `BadInput` if no kernel extends along it."""
         if len(self.start.axes) == 1:
             return self.start.axes[0]
         if axis not in self.start.axes:
@@ -128,11 +142,11 @@ class LearnedTopography(DerivedTopography, nn.Module):
         return axis
 
     def _axes_of_kernel(self, axis: int | None) -> tuple[int, ...]:
-        """Return the axes of a capsule that a kernel extends over."""
+        """Return the axes of a capsule along which a kernel extends."""
         return tuple(range(len(self.start.shape))) if axis is None else (axis,)
 
     def _shape_of_kernel(self, axis: int | None) -> tuple[int, ...]:
-        """Return the number of a kernel's offsets along each of its axes."""
+        """Return the number of offsets of a kernel along each of its axes."""
         start = self.start
         return tuple(
             start.shape[n] if start.cyclic else 1 + sum(start.beyond)
@@ -149,25 +163,28 @@ class LearnedTopography(DerivedTopography, nn.Module):
             torch.cartesian_prod(*(torch.arange(shape[dim]) for dim in dims)).view(-1, len(dims))
             for shape in (self.start.shape, self.start.u_shape)
         )
-        far = u - z[:, None]  # of Z, of U, dims; the first site of U is as far before as it goes
-        within = far % torch.tensor(sizes)
-        index = torch.arange(math.prod(sizes)).reshape(sizes)[within.unbind(-1)]
-        inside = (far == within).all(-1) | self.start.cyclic
+        # (sites of Z, sites of U, dims). U of an open capsule begins ``beyond[0]`` sites before Z,
+        # so 0 is the lowest offset of a kernel.
+        offset = u - z[:, None]
+        wrapped = offset % torch.tensor(sizes)
+        index = torch.arange(math.prod(sizes)).reshape(sizes)[wrapped.unbind(-1)]
+        inside = (offset == wrapped).all(-1) | self.start.cyclic
         return torch.where(inside, index, math.prod(sizes))
 
     def _capsule_matrices(self, frames: int, axis: int | None) -> Tensor:
         """Return W of every capsule, (capsules, time * sites, time * sites of U)."""
         kernel = self.kernel_along(axis)
         time = torch.arange(frames, device=kernel.device)
-        seen = self.start.frame_at(time[:, None] + self.time, frames)  # frames window
-        counts = (seen[:, None] == time[:, None]).to(kernel.dtype)  # frames frames window
-        over = exact_product(counts.flatten(0, 1), kernel).unflatten(1, (frames, frames))
-        over = over if self.start.cyclic else pad(over, (0, 1))  # weight 0 beyond all offsets
+        summed = self.start.frame_at(time[:, None] + self.time, frames)  # frames window
+        counts = (summed[:, None] == time[:, None]).to(kernel.dtype)  # frames frames window
+        weights = exact_product(counts.flatten(0, 1), kernel).unflatten(1, (frames, frames))
+        if not self.start.cyclic:
+            weights = pad(weights, (0, 1))  # the weight 0 of sites beyond all offsets
         index: Tensor = getattr(self, f"offset_index{axis or ''}")
-        return over[..., index].transpose(2, 3).flatten(3).flatten(1, 2)
+        return weights[..., index].transpose(2, 3).flatten(3).flatten(1, 2)
 
     def _initial_raw(self, axis: int | None) -> Tensor:
-        """Return the parameter that makes the kernel start as W of ``start``, or as identity."""
+        """Return the parameter whose kernel is that of ``start``, or that of the identity."""
         start, sizes = self.start, self._shape_of_kernel(axis)
         kernel = torch.zeros(start.window, *sizes)
         from_identity = self.learned is Learned.FROM_IDENTITY
@@ -187,6 +204,6 @@ def _inverse_softplus(value: Tensor) -> Tensor:
 
 
 def learn(topography: Topography, learned: Learned | str) -> Topography | LearnedTopography:
-    """Return the topography itself, or a `LearnedTopography` that starts from it."""
+    """Return a `LearnedTopography` that starts from this one, or itself to learn nothing."""
     learned = one_of(Learned, "learned", learned)
     return topography if learned is Learned.NOTHING else LearnedTopography(topography, learned)

@@ -1,4 +1,4 @@
-"""Sequences with missing frames."""
+"""Masks of sequences with missing frames."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from topocaps.errors import BadInput
 
 
 def check_tensor(x: object) -> None:
-    """Raise `BadInput` for frames that are no tensor."""
+    """Raise `BadInput` unless frames are a tensor."""
     if not isinstance(x, Tensor):
-        raise BadInput(f"frames must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
+        raise BadInput(
+            f"frames must be a tensor, not a {type(x).__name__}: convert with torch.as_tensor(x)"
+        )
 
 
 def zero_missing(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Zero the missing frames; they may hold NaN.
+    """Return the frames with zeros in place of the missing ones, which may hold NaN.
 
     Args:
         x: frames (batch, time, *frame).
         mask: booleans (batch, time), True where a frame is present. None means that no frame is
-            missing, and returns ``x`` itself.
+            missing: the result is then ``x`` itself.
 
     >>> zero_missing(torch.tensor([[[1.0], [torch.nan]]]), torch.tensor([[True, False]]))
     tensor([[[1.],

@@ -1,4 +1,4 @@
-"""How a code moves from frame to frame: candidate motions, their prior, and the rolls."""
+"""Motions of a code from frame to frame: candidate motions, their prior, and their rolls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,27 +16,27 @@ from torch import Tensor, nn
 from topocaps.errors import BadInput, finite_number, whole_number
 from topocaps.latents.paths import Paths
 
-NORMALISED = 1e-4  # magnitude of the log of a sum of probabilities that counts as 1
+NORMALISED = 1e-4  # largest magnitude of the log of a sum of probabilities that counts as 1
 
 
 class Motion(ABC):
     """A finite set of candidate motions, and their prior.
 
-    A candidate gives every capsule a velocity along each of its axes, in sites a frame. `Known` has
-    one candidate, `Unknown` several, those of `Changing` change their velocity, and `Grouped`
-    combines the candidates of groups of capsules. Models sum candidates out.
+    A candidate gives every capsule a velocity along each of its axes, in sites per frame. `Known`
+    has one candidate and `Unknown` several. Candidates of `Changing` may change their velocity.
+    `Grouped` combines the candidates of groups of capsules. Models sum the candidates out.
     """
 
     @abstractmethod
     def candidates(self, capsules: int, axes: int) -> Tensor:
         """Return the velocities of every candidate: (candidates, capsules, axes), in float64.
 
-        If they change from frame to frame, they are (candidates, capsules, axes, frames): the n-th
-        leads from frame n to frame n + 1, and the last one also to all later frames.
+        Velocities that change from frame to frame are (candidates, capsules, axes, frames): the
+        n-th one leads from frame n to frame n + 1, and the last one also to all later frames.
 
         Args:
             capsules: number of capsules that move.
-            axes: number of axes that each of them has.
+            axes: number of axes of a capsule.
         """
 
     @abstractmethod
@@ -46,7 +46,9 @@ class Motion(ABC):
 
 @dataclass(frozen=True)
 class Known(Motion):
-    """All capsules move by ``velocity`` sites a frame along ``axis``; a velocity of 0 is rest.
+    """All capsules move by ``velocity`` sites per frame along ``axis``.
+
+    With a velocity of 0 they stand still.
 
     >>> Known(0.5).candidates(capsules=2, axes=1)
     tensor([[[0.5000],
@@ -58,7 +60,7 @@ class Known(Motion):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "velocity", finite_number("velocity", self.velocity))
-        object.__setattr__(self, "axis", _axis(self.axis))
+        object.__setattr__(self, "axis", _checked_axis(self.axis))
 
     def candidates(self, capsules: int, axes: int) -> Tensor:
         _check_axes((self.axis,), axes)
@@ -75,7 +77,11 @@ class Unknown(Motion):
     """All capsules move alike, with one of ``velocities`` along one of ``axes``.
 
     The prior is uniform over all pairs of a velocity and an axis. Velocities may be a fine grid,
-    such as ``np.linspace(-2, 2, 41)``: with ``keep``, models decode only the probable ones.
+    such as ``np.linspace(-2, 2, 41)``: a model with ``keep`` decodes only the most probable ones.
+
+    Args:
+        velocities: sites per frame, such as (-1, 1).
+        axes: axes of the capsules.
 
     >>> Unknown((-1, 1), axes=(0, 1)).candidates(capsules=1, axes=2)[:, 0].tolist()
     [[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]]
@@ -85,16 +91,20 @@ class Unknown(Motion):
     axes: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
-        velocities = tuple(finite_number("a velocity", v) for v in _several(self.velocities))
+        velocities = tuple(finite_number("a velocity", v) for v in _as_tuple(self.velocities))
+        axes = tuple(_checked_axis(axis) for axis in _as_tuple(self.axes))
         object.__setattr__(self, "velocities", velocities)
-        object.__setattr__(self, "axes", tuple(_axis(axis) for axis in _several(self.axes)))
-        if not self.velocities or not self.axes:
-            raise BadInput("an unknown motion needs at least one velocity and one axis")
+        object.__setattr__(self, "axes", axes)
+        if not velocities or not axes:
+            raise BadInput(
+                f"an unknown motion needs at least one velocity and one axis, not "
+                f"velocities={velocities} and axes={axes}"
+            )
 
     def candidates(self, capsules: int, axes: int) -> Tensor:
         _check_axes(self.axes, axes)
-        each = itertools.product(self.axes, self.velocities)
-        return torch.cat([Known(v, axis).candidates(capsules, axes) for axis, v in each])
+        pairs = itertools.product(self.axes, self.velocities)
+        return torch.cat([Known(v, axis).candidates(capsules, axes) for axis, v in pairs])
 
     def log_prior(self) -> Tensor:
         count = len(self.velocities) * len(self.axes)
@@ -103,14 +113,14 @@ class Unknown(Motion):
 
 @dataclass(frozen=True)
 class Changing(Motion):
-    """All capsules move alike, and their velocity may change at one of some frames.
+    """All capsules move alike, and their velocity may change once.
 
-    The candidates are: each of the velocities for all frames, and each pair of different velocities
-    with each frame of the change. The prior is uniform over them.
+    A candidate has one velocity for all frames, or one velocity up to a frame of ``frames`` and a
+    different one from there on. The candidates are all such choices, and the prior is uniform.
 
     Args:
-        velocities: sites a frame.
-        frames: frames at which it may change, counted from the first frame, which is 0.
+        velocities: sites per frame, at least two.
+        frames: frames at which the velocity may change. Frame 0 is the first one.
         axis: axis of the capsules.
 
     >>> turns = CapsuleMotion(Changing((-1, 1), frames=3), capsules=1, shape=(9,))
@@ -127,23 +137,26 @@ class Changing(Motion):
     axis: int = 0
 
     def __post_init__(self) -> None:
-        velocities = tuple(finite_number("a velocity", v) for v in _several(self.velocities))
-        frames = tuple(whole_number("a frame of a change", n) for n in _several(self.frames))
+        velocities = tuple(finite_number("a velocity", v) for v in _as_tuple(self.velocities))
+        frames = tuple(whole_number("a frame of a change", n) for n in _as_tuple(self.frames))
         object.__setattr__(self, "velocities", velocities)
         object.__setattr__(self, "frames", frames)
-        object.__setattr__(self, "axis", _axis(self.axis))
+        object.__setattr__(self, "axis", _checked_axis(self.axis))
         if len(velocities) < 2 or not frames:
-            raise BadInput("a changing motion needs at least two velocities and one frame")
+            raise BadInput(
+                f"a changing motion needs at least two velocities and one frame, not "
+                f"velocities={velocities} and frames={frames}"
+            )
 
     def candidates(self, capsules: int, axes: int) -> Tensor:
         _check_axes((self.axis,), axes)
         count = max(self.frames) + 1
-        each = [[v] * count for v in self.velocities]
+        by_frame = [[v] * count for v in self.velocities]
         for frame in self.frames:
             for before, after in itertools.permutations(self.velocities, 2):
-                each.append([before] * frame + [after] * (count - frame))
-        velocities = torch.zeros(len(each), capsules, axes, count, dtype=torch.float64)
-        velocities[:, :, self.axis] = torch.tensor(each, dtype=torch.float64)[:, None]
+                by_frame.append([before] * frame + [after] * (count - frame))
+        velocities = torch.zeros(len(by_frame), capsules, axes, count, dtype=torch.float64)
+        velocities[:, :, self.axis] = torch.tensor(by_frame, dtype=torch.float64)[:, None]
         return velocities
 
     def log_prior(self) -> Tensor:
@@ -154,11 +167,15 @@ class Changing(Motion):
 
 @dataclass(frozen=True)
 class Grouped(Motion):
-    """Groups of capsules that move independently: the first ``sizes[0]`` capsules by
-    ``motions[0]``, the next ``sizes[1]`` by ``motions[1]``, and so on.
+    """Groups of capsules move independently of each other.
 
-    The candidates are all combinations of the groups' candidates. A group stands still with
-    ``Known(0)``.
+    The first ``sizes[0]`` capsules move by ``motions[0]``, the next ``sizes[1]`` by ``motions[1]``,
+    and so on. The candidates are all combinations of the groups' candidates. A group with the
+    motion ``Known(0)`` stands still.
+
+    Args:
+        sizes: number of capsules of each group.
+        motions: motion of each group.
 
     >>> two = Grouped((1, 2), (Known(0), Unknown((-1, 1))))
     >>> two.candidates(capsules=3, axes=1)[..., 0].tolist()
@@ -169,9 +186,9 @@ class Grouped(Motion):
     motions: tuple[Motion, ...]
 
     def __post_init__(self) -> None:
-        sizes = tuple(whole_number("a group's size", size) for size in _several(self.sizes))
+        sizes = tuple(whole_number("a group's size", size) for size in _as_tuple(self.sizes))
         object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "motions", _several(self.motions))
+        object.__setattr__(self, "motions", _as_tuple(self.motions))
         for motion in self.motions:
             _check_motion(motion)
         if not self.sizes or len(self.sizes) != len(self.motions):
@@ -183,23 +200,29 @@ class Grouped(Motion):
     def candidates(self, capsules: int, axes: int) -> Tensor:
         if sum(self.sizes) != capsules:
             raise BadInput(
-                f"groups of {', '.join(map(str, self.sizes))} capsules make {sum(self.sizes)}, "
-                f"and there are {capsules}"
+                f"the sizes of the groups must sum to the {capsules} capsules, but the sum of "
+                f"{self.sizes} is {sum(self.sizes)}"
             )
         groups = zip(self.sizes, self.motions, strict=True)
-        each = _equally_long([motion.candidates(size, axes) for size, motion in groups])
-        return torch.stack([torch.cat(one) for one in itertools.product(*each)])
+        by_group = _equally_long([motion.candidates(size, axes) for size, motion in groups])
+        return torch.stack([torch.cat(choice) for choice in itertools.product(*by_group)])
 
     def log_prior(self) -> Tensor:
-        each = itertools.product(*(motion.log_prior() for motion in self.motions))
-        return torch.stack([torch.stack(one).sum() for one in each])
+        choices = itertools.product(*(motion.log_prior() for motion in self.motions))
+        return torch.stack([torch.stack(choice).sum() for choice in choices])
 
 
 class CapsuleMotion(nn.Module):
-    """A `Motion` of capsules of one shape, which rolls codes and precisions as `Paths` do.
+    """The candidates of a `Motion` for capsules of one shape, and the rolls along them.
 
-    Every candidate gives each capsule one of the paths. Different candidates share paths: with two
-    groups of capsules and n velocities of each, there are n² candidates and n paths.
+    Every candidate gives each capsule one of the `Paths`, and candidates share paths: two groups of
+    capsules that have n velocities each have n² candidates and n paths.
+
+    Args:
+        motion: the candidate motions and their prior.
+        capsules: number of capsules.
+        shape: sites of a capsule along each axis.
+        cyclic: whether capsules are rings; otherwise they have open ends.
 
     >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
     >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
@@ -215,12 +238,12 @@ class CapsuleMotion(nn.Module):
     ) -> None:
         super().__init__()
         _check_motion(motion)
-        each, log_prior = motion.candidates(capsules, len(shape)), motion.log_prior()
-        _check_candidates(each, capsules, len(shape))
-        _check_prior(log_prior, len(each))
-        velocities, path_of = each.flatten(0, 1).unique(dim=0, return_inverse=True)
+        candidates, log_prior = motion.candidates(capsules, len(shape)), motion.log_prior()
+        _check_candidates(candidates, capsules, len(shape))
+        _check_prior(log_prior, len(candidates))
+        velocities, path_of = candidates.flatten(0, 1).unique(dim=0, return_inverse=True)
         self.paths = Paths(velocities, shape, cyclic)
-        path_of = path_of.unflatten(0, each.shape[:2])
+        path_of = path_of.unflatten(0, candidates.shape[:2])
         _check_different(self.paths.first_alike()[path_of], tuple(shape), cyclic)
         self.register_buffer("path_of", path_of, persistent=False)
         self.register_buffer("log_prior", log_prior.to(torch.get_default_dtype()), persistent=False)
@@ -235,28 +258,29 @@ class CapsuleMotion(nn.Module):
 
     @property
     def velocities(self) -> Tensor:
-        """Velocities of every candidate, in sites a frame: (candidates, capsules, axes).
+        """Velocities of every candidate, in sites per frame: (candidates, capsules, axes).
 
-        If they change from frame to frame, they are (candidates, capsules, axes, frames).
+        Velocities that change from frame to frame are (candidates, capsules, axes, frames).
         """
-        each = self.paths.velocities[self.path_of]
-        return each.squeeze(-1) if each.shape[-1] == 1 else each
+        velocities = self.paths.velocities[self.path_of]
+        return velocities.squeeze(-1) if velocities.shape[-1] == 1 else velocities
 
     def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
-        """Return how far capsules have rolled ``steps`` frames later: (…, capsules, axes).
+        """Return by how many sites capsules roll in ``steps`` frames: (…, capsules, axes).
 
         Args:
             candidate: index of a candidate, or a tensor of them that broadcasts with ``steps``.
-            steps: a whole number of frames, or an integer tensor of them; negative is earlier.
+            steps: a whole number of frames, or an integer tensor of them. Negative numbers lead to
+                earlier frames.
         """
         steps = torch.as_tensor(steps, device=self.path_of.device)
         return self.paths.shifts(self.path_of[candidate], steps[..., None])
 
     def roll(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
-        """Return codes as they are ``steps`` frames later: (…, capsules, *shape).
+        """Return codes rolled to the frames ``steps`` later: (…, capsules, *shape).
 
         Args:
-            code: (…, capsules, *shape), whose first axes broadcast with candidates and steps.
+            code: (…, capsules, *shape); the first axes broadcast with candidates and steps.
             candidate: as in ``shifts``.
             steps: as in ``shifts``.
         """
@@ -267,15 +291,14 @@ _KINDS: tuple[type[Motion], ...] = (Known, Unknown, Changing, Grouped)
 
 
 def motion_settings(motion: Motion) -> dict[str, Any] | None:
-    """Return the settings that `motion_from` takes, or None for a motion of your own."""
+    """Return the settings that `motion_from` takes, or None for a motion of another class."""
     if type(motion) not in _KINDS:
         return None
-    settings = {"kind": type(motion).__name__, **asdict(motion)}  # type: ignore[call-overload]
+    settings = {"kind": type(motion).__name__, **vars(motion)}
     if isinstance(motion, Grouped):
-        groups = [motion_settings(one) for one in motion.motions]
-        if None in groups:
+        settings["motions"] = [motion_settings(group) for group in motion.motions]
+        if None in settings["motions"]:
             return None
-        settings["motions"] = groups
     return {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
 
 
@@ -285,30 +308,34 @@ def motion_from(settings: dict[str, Any]) -> Motion:
     >>> motion_from(motion_settings(Unknown((-2, 2))))
     Unknown(velocities=(-2.0, 2.0), axes=(0,))
     """
-    kinds: dict[str, type[Motion]] = {one.__name__: one for one in _KINDS}
+    kinds: dict[str, type[Motion]] = {kind.__name__: kind for kind in _KINDS}
     values = {name: value for name, value in settings.items() if name != "kind"}
     if settings.get("kind") not in kinds:
-        raise BadInput(f"this version knows no motion of kind {settings.get('kind')!r}")
+        raise BadInput(
+            f"this version knows no motion of kind {settings.get('kind')!r}, only "
+            f"{', '.join(kinds)}"
+        )
     if "motions" in values:
-        values["motions"] = tuple(motion_from(one) for one in values["motions"])
+        values["motions"] = tuple(motion_from(group) for group in values["motions"])
     return kinds[settings["kind"]](**values)
 
 
-def _several(values: Any) -> tuple[Any, ...]:
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    """Return values as a tuple, also a single value."""
     return tuple(values) if isinstance(values, Iterable) else (values,)
 
 
 def _equally_long(velocities: list[Tensor]) -> list[Tensor]:
-    """Repeat the last velocities of groups if those of another group change for longer."""
-    if all(one.ndim == 3 for one in velocities):
+    """Give the velocities of all groups the same number of frames, by repeating the last ones."""
+    if all(group.ndim == 3 for group in velocities):
         return velocities
-    each = [one.reshape(*one.shape[:3], -1) for one in velocities]
-    longest = max(one.shape[3] for one in each)
-    frame = torch.arange(longest)
-    return [one[..., frame.clamp(max=one.shape[3] - 1)] for one in each]
+    by_frame = [group.reshape(*group.shape[:3], -1) for group in velocities]
+    frame = torch.arange(max(group.shape[3] for group in by_frame))
+    return [group[..., frame.clamp(max=group.shape[3] - 1)] for group in by_frame]
 
 
-def _axis(axis: Any) -> int:
+def _checked_axis(axis: Any) -> int:
+    """Return an axis as an integer of at least 0, or raise `BadInput`."""
     try:
         number = operator.index(axis)
     except TypeError:
@@ -323,20 +350,23 @@ def _check_motion(motion: Motion) -> None:
         raise BadInput(f"a motion must be a Motion such as Known(1), not {motion!r}")
 
 
-def _check_candidates(each: Tensor, capsules: int, axes: int) -> None:
-    if each.ndim not in (3, 4) or each.shape[1:3] != (capsules, axes) or not each.numel():
+def _check_candidates(velocities: Tensor, capsules: int, axes: int) -> None:
+    """Raise `BadInput` unless a motion returned finite velocities of the right shape."""
+    shape = velocities.shape
+    if velocities.ndim not in (3, 4) or shape[1:3] != (capsules, axes) or not velocities.numel():
         raise BadInput(
             f"candidates must have the shape (candidates, capsules, axes) = (…, {capsules}, "
-            f"{axes}), or frames after these, not {tuple(each.shape)}"
+            f"{axes}), or frames after these, not {tuple(shape)}"
         )
-    if not each.isfinite().all():
-        raise BadInput("candidate motions have velocities that are not finite")
+    if not velocities.isfinite().all():
+        infinite = velocities[~velocities.isfinite()][0].item()
+        raise BadInput(f"velocities of candidate motions must be finite, not {infinite}")
 
 
 def _check_prior(log_prior: Tensor, candidates: int) -> None:
     """Raise `BadInput` unless these are the log-probabilities of a distribution over candidates.
 
-    Models would otherwise return bounds that are none.
+    With other numbers, the bounds of models would not bound log p(x).
     """
     if log_prior.shape != (candidates,):
         raise BadInput(
@@ -351,17 +381,20 @@ def _check_prior(log_prior: Tensor, candidates: int) -> None:
         )
 
 
-def _check_axes(asked: tuple[int, ...], axes: int) -> None:
-    if max(asked) >= axes:
-        has = "1 axis, axis 0" if axes == 1 else f"{axes} axes, the last is axis {axes - 1}"
-        raise BadInput(f"a motion along axis {max(asked)} needs capsules with it: these have {has}")
+def _check_axes(needed: tuple[int, ...], axes: int) -> None:
+    """Raise `BadInput` unless capsules of this many axes have the needed ones."""
+    if max(needed) >= axes:
+        raise BadInput(
+            f"a motion along axis {max(needed)} needs capsules of at least {max(needed) + 1} axes, "
+            f"and these have {axes}"
+        )
 
 
 def _check_different(path_of: Tensor, shape: tuple[int, ...], cyclic: bool) -> None:
     """Raise `BadInput` if two candidates have the same path for every capsule.
 
     Args:
-        path_of: indices of paths that differ, (candidates, capsules).
+        path_of: index of the path of every capsule, equal for equal paths: (candidates, capsules).
         shape: sites of a capsule.
         cyclic: whether capsules are rings.
     """
@@ -371,5 +404,5 @@ def _check_different(path_of: Tensor, shape: tuple[int, ...], cyclic: bool) -> N
         if same != candidate:
             raise BadInput(
                 f"candidate motions {same} and {candidate} are the same on "
-                f"{'rings' if cyclic else 'capsules'} of {shape} sites: give each motion once"
+                f"{'rings' if cyclic else 'capsules'} of {shape} sites: list each motion once"
             )

@@ -1,4 +1,4 @@
-"""Paths that a capsule may take, and the rolls of capsules along them."""
+"""Paths that a capsule may follow, and the rolls of capsules along them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Paths(nn.Module):
 
     A path has one velocity for all frames, or one for each frame.
 
-    On rings, codes are rolled exactly by a whole number of sites, and by Fourier phases otherwise:
-    on an odd number of sites, such rolls compose and have inverses. Precisions are interpolated
-    linearly between whole rolls, which keeps them positive.
+    On rings, a roll by a whole number of sites is exact. A roll by a fraction of a site shifts the
+    phases of the Fourier transform of a code: on an odd number of sites, such rolls compose and
+    have inverses. Precisions are interpolated linearly instead, which keeps them positive.
 
-    Capsules with open ends roll by whole numbers of sites. What leaves over an end is lost, and 0
-    enters at the other end.
+    Capsules with open ends roll by whole numbers of sites. Values that leave over an end are lost,
+    and zeros enter at the other end.
 
     Args:
-        velocities: velocities, in sites a frame, (paths, axes) or (paths, axes, frames). The n-th
-            leads from frame n to frame n + 1, and the last one also to all later frames.
+        velocities: sites per frame, (paths, axes) or (paths, axes, frames). The n-th frame's
+            velocity leads from frame n to frame n + 1, and the last one also to all later frames.
         shape: sites of a capsule along each axis.
         cyclic: whether capsules are rings; otherwise they have open ends.
 
@@ -37,7 +37,7 @@ class Paths(nn.Module):
     tensor([[0., 1., 0., 0., 0.]])
     """
 
-    velocities: Tensor  #: (paths, axes, frames), in sites a frame
+    velocities: Tensor  #: (paths, axes, frames), in sites per frame
 
     def __init__(self, velocities: Tensor, shape: tuple[int, ...], cyclic: bool = True) -> None:
         super().__init__()
@@ -45,13 +45,15 @@ class Paths(nn.Module):
         velocities = velocities.reshape(*velocities.shape[:2], -1)
         by_axis = velocities.movedim(1, 0).flatten(1)
         fractional = (by_axis - by_axis.round()).abs() > NEAR
-        self.moves = tuple((by_axis != 0).any(1).tolist())  #: for each axis
-        self.fractional = tuple(fractional.any(1).tolist())  #: for each axis
+        #: for each axis, whether any path moves along it
+        self.moves = tuple((by_axis != 0).any(1).tolist())
+        #: for each axis, whether any path moves along it by fractions of a site
+        self.fractional = tuple(fractional.any(1).tolist())
         for axis, sites in enumerate(self.shape):
             if self.fractional[axis] and cyclic and sites % 2 == 0:
                 raise BadInput(
                     f"fractional velocities need an odd number of sites, and axis {axis} has "
-                    f"{sites}: on an even number such rolls do not compose"
+                    f"{sites}: rolls by fractions compose on odd numbers only"
                 )
             if not cyclic:
                 _check_open(by_axis[axis], self.fractional[axis], sites)
@@ -63,26 +65,26 @@ class Paths(nn.Module):
         return self.velocities.shape[-3]
 
     def shifts(self, path: Tensor, steps: int | Tensor) -> Tensor:
-        """Return how far paths lead in ``steps`` frames, in sites: (…, axes).
+        """Return by how many sites capsules roll in ``steps`` frames along paths: (…, axes).
 
         Args:
             path: indices of paths.
             steps: a whole number of frames, or an integer tensor of them that broadcasts with
-                ``path``; negative is earlier.
+                ``path``. Negative numbers lead to earlier frames.
         """
         steps = torch.as_tensor(steps, device=path.device)
         if steps.is_floating_point():
             raise BadInput("steps must be a whole number of frames, or an integer tensor of them")
         velocity = self.velocities[path]  # … axes frames
         shifts = velocity[..., 0] * steps[..., None]
-        for frame in range(1, velocity.shape[-1]):  # what a change adds to the frames after it
+        for frame in range(1, velocity.shape[-1]):  # a change affects only the frames after it
             change = velocity[..., frame] - velocity[..., frame - 1]
             shifts = shifts + change * (steps - frame).clamp(min=0)[..., None]
         near = shifts.round()
         return torch.where((shifts - near).abs() < NEAR, near, shifts)
 
     def roll(self, code: Tensor, shifts: Tensor) -> Tensor:
-        """Return codes rolled by these shifts: (…, capsules, *shape).
+        """Return codes rolled by these numbers of sites: (…, capsules, *shape).
 
         Args:
             code: (…, capsules, *shape).
@@ -91,9 +93,9 @@ class Paths(nn.Module):
         return self._roll(code, shifts, fourier=True)
 
     def roll_precision(self, precision: Tensor, shifts: Tensor) -> Tensor:
-        """Return non-negative numbers rolled by these shifts, as in ``roll``.
+        """Return non-negative numbers rolled as in ``roll``.
 
-        The result is non-negative. On rings it keeps the sum over the sites of a capsule.
+        The result is non-negative. On rings, the sum over the sites of a capsule does not change.
         """
         return self._roll(precision, shifts, fourier=False)
 
@@ -114,15 +116,18 @@ class Paths(nn.Module):
         return values
 
     def first_alike(self) -> Tensor:
-        """Return, for each path, the first one that agrees with it at every whole frame."""
-        rings = torch.tensor(self.shape, dtype=self.velocities.dtype)[:, None]
-        same = []
+        """Return, for each path, the index of the first path that rolls capsules as it does.
+
+        On rings, velocities that differ by a whole turn roll capsules alike.
+        """
+        sites = torch.tensor(self.shape, dtype=self.velocities.dtype)[:, None]
+        first = []
         for velocity in self.velocities:
-            apart = self.velocities - velocity
+            difference = self.velocities - velocity
             if self.cyclic:
-                apart = apart - rings * (apart / rings).round()
-            same.append((apart.abs() < NEAR).flatten(1).all(1).int().argmax())
-        return torch.stack(same)
+                difference = difference - sites * (difference / sites).round()
+            first.append((difference.abs() < NEAR).flatten(1).all(1).int().argmax())
+        return torch.stack(first)
 
 
 def _check_open(velocities: Tensor, fractional: bool, sites: int) -> None:
@@ -133,5 +138,5 @@ def _check_open(velocities: Tensor, fractional: bool, sites: int) -> None:
     if fastest >= sites:
         raise BadInput(
             f"a velocity of {fastest:g} empties capsules with open ends of {sites} sites in one "
-            "frame: it must be slower"
+            f"frame: it must be below {sites}"
         )

@@ -40,10 +40,11 @@ def roll_each(
     Args:
         values: tensor whose axis ``dim`` is rolled.
         shifts: sites, broadcast with ``values``; of length 1 along ``dim``.
-        fractional: whether shifts may be no whole numbers.
+        fractional: whether shifts may have fractions. If False, they are whole numbers.
         fourier: shift the phases of the Fourier transform instead of interpolating linearly. This
             needs rings.
-        cyclic: roll around a ring. Otherwise what leaves over an end is lost, and 0 enters.
+        cyclic: roll around a ring. Otherwise values that leave over an end are lost, and zeros
+            enter at the other end.
 
     >>> roll_each(torch.eye(3)[:2], torch.tensor([[1.0], [0.5]]), -1, fractional=True)
     tensor([[0.0000, 1.0000, 0.0000],
@@ -83,11 +84,11 @@ def _phase_shift(values: Tensor, shifts: Tensor | float) -> Tensor:
 
 
 def chosen(by_axis: Sequence[Tensor], axis: Tensor, sites: int) -> Tensor:
-    """Select each capsule's values for its own axis.
+    """Return the values of each capsule for its own axis: (…, capsules, *shape).
 
     Args:
         by_axis: values (…, capsules, *shape) for every axis.
-        axis: index (…, capsules) of the axis of each capsule.
+        axis: index of the axis of each capsule, (…, capsules).
         sites: number of axes of a capsule.
     """
     selected = by_axis[0]

@@ -1,4 +1,4 @@
-"""The matrices W of a stack of models, applied as one operation."""
+"""The matrices W of a stack of models, applied in one operation."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ from topocaps.latents.topography import Topography
 
 
 class TopographyStack(DerivedTopography):
-    """The topographies of a stack of models, each with a W of its own.
+    """The topographies of a stack of models, which may differ in W.
 
-    It replaces the topography of a model whose parameters have an axis for the models in front.
-    The members must have the same capsules, sites and axes; everything else but W is that of the
-    first member.
+    It takes the place of the topography in a model whose parameters have an axis for the models in
+    front. The members must have the same capsules, sites and axes. Every other setting except W is
+    that of the first member.
+
+    Args:
+        topographies: the topography of each model.
+        frames: number of frames of the sequences.
     """
 
     def __init__(self, topographies: Sequence[TopographyLike], frames: int) -> None:
-        self.topographies = [one for one in topographies if isinstance(one, Topography)]
+        self.topographies = [w for w in topographies if isinstance(w, Topography)]
         if len(self.topographies) < len(topographies):
             raise BadInput("models with a learned topography cannot share a stack")
-        if len({lattice(one) for one in topographies}) > 1:
-            raise BadInput("models of one stack must have the same capsules and sites")
+        if len({lattice(topography) for topography in topographies}) > 1:
+            raise BadInput("models of one stack must have the same capsules, sites and axes")
         super().__init__(self.topographies[0])
         self._w: dict[int | None, Tensor] = {}
         if self.start.is_small(frames):
-            single = [replace(one, capsules=1) for one in self.topographies]
+            single = [replace(topography, capsules=1) for topography in self.topographies]
             for axis in self.axes:
-                w = torch.stack([one.matrix(frames, axis) for one in single])
-                # models 1 rows columns; a single model's tensors have no axis for the models
+                w = torch.stack([capsule.matrix(frames, axis) for capsule in single])
+                # (models, 1, rows, columns); the tensors of a single model have no axis for models
                 self._w[axis] = w[:, None] if len(w) > 1 else w[0]
 
     def to(self, like: Tensor) -> TopographyStack:
@@ -49,11 +53,11 @@ class TopographyStack(DerivedTopography):
         first, *others = self.topographies
         if all(other == first for other in others):
             return first.pool(energy, axis)
-        each = zip(self.topographies, energy, strict=True)
-        return torch.stack([topography.pool(one, axis) for topography, one in each])
+        pairs = zip(self.topographies, energy, strict=True)
+        return torch.stack([topography.pool(u2, axis) for topography, u2 in pairs])
 
 
 def lattice(topography: TopographyLike) -> tuple[object, ...]:
-    """Return what the topographies of one stack must have in common."""
-    moves = topography.axes, topography.apart
-    return topography.capsules, topography.shape, topography.u_shape, *moves
+    """Return the settings that the topographies of one stack must share."""
+    t = topography
+    return t.capsules, t.shape, t.u_shape, t.axes, t.apart

@@ -1,4 +1,4 @@
-"""Student-t variables made of Gaussians (Eq. 2): products of them, and topographic ones."""
+"""Student-t variables made of Gaussian ones (Eq. 2), independent or topographic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topocaps.latents.rolling import chosen
 from topocaps.latents.topography import KELLER_2021
 from topocaps.references import cites
 
-#: Energies below this count as this, so that t and its gradient stay finite where every u is 0.
+#: Minimum of an energy, so that t and its gradient are finite where every u is 0.
 SMALLEST_ENERGY = 1e-12
 
 
@@ -29,10 +29,16 @@ def studentize(
 ) -> Tensor:
     r""":math:`T = (Z - \mu) / \sqrt{W U^2 + \epsilon}` (Eq. 6), (batch, time, capsules, \*shape).
 
-    The paper has no ``epsilon``; its released code adds 1e-6 to every energy.
+    Capsules that move along several axes have one energy per axis. T is then divided by the sum of
+    the roots of these energies (Eq. 21), unless an ``axis`` is given.
 
-    Where latents move along several axes, roots of one energy an axis are added (Eq. 21), unless it
-    is said along which ``axis``; of axes that are kept apart it has to be.
+    Args:
+        z: Z, (batch, time, capsules, *shape).
+        u: U, (batch, time, capsules, *u_shape).
+        topography: W.
+        mu: μ, a number or a tensor that broadcasts with z.
+        axis: the axis whose energy divides T. Topographies with ``apart`` need it.
+        epsilon: added to every energy. The paper has none; its released code adds 1e-6.
 
     >>> from topocaps import Topography
     >>> z, u = torch.ones(1, 3, 1, 4), torch.full((1, 3, 1, 4), 2.0)
@@ -41,7 +47,7 @@ def studentize(
     """
     smallest = max(SMALLEST_ENERGY, torch.finfo(u.dtype).tiny)
     if axis is None and topography.apart:
-        raise BadInput("axes that are kept apart make a t each: say along which axis")
+        raise BadInput("with apart=True every axis has its own t: say along which axis, as axis=0")
     axes = topography.axes if axis is None else (axis,)
     energies = [(topography.pool(u.square(), a) + epsilon).clamp_min(smallest) for a in axes]
     if len(energies) == 1:
@@ -56,7 +62,7 @@ def studentize_per_axis(
     mu: float | Tensor = 0.0,
     epsilon: float | Tensor = 0.0,
 ) -> list[Tensor]:
-    """Return t for every axis that a whole sequence may move along: one, unless kept apart."""
+    """Return t for every axis that a sequence may move along: one t without ``apart``."""
     axes = topography.axes if topography.apart else (None,)
     return [studentize(z, u, topography, mu, axis, epsilon) for axis in axes]
 
@@ -64,13 +70,21 @@ def studentize_per_axis(
 class TopographicStudentT(Distribution):
     r"""The prior of Eq. 6: :math:`T = (Z - \mu) / \sqrt{W U^2 + \epsilon}`, Z and U Gaussian.
 
-    A draw has the shape (frames, capsules, \*shape). With :math:`\mu = 0` a
-    :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` = ``topography.degrees_of_freedom`` where
-    its row of W is of zeros and ones and it has one energy; so are all in closed time at whole
-    velocities. Where squares count in part, or more than once (a frame that stands for those
-    before it), or roots of energies are added (Eq. 21), it is near one. Of axes that are kept
-    apart, each draw moves along one. Neighbours are
-    uncorrelated, their energies are not. The joint density has no closed form.
+    A draw has the shape (frames, capsules, \*shape). Neighbours are uncorrelated, but their
+    energies are correlated. The joint density has no closed form. If the topography keeps axes
+    apart, each draw moves along one of them.
+
+    With :math:`\mu = 0`, :math:`\sqrt{\nu}\, T` is Student-t with :math:`\nu` =
+    ``topography.degrees_of_freedom`` if T has one energy and its row of W consists of zeros and
+    ones. In closed time at whole velocities, all rows do. The distribution is approximately
+    Student-t if squares have fractional weights, if they count more than once (frames that repeat
+    outside the sequence), or if T has several energies (Eq. 21).
+
+    Args:
+        topography: W.
+        frames: number of frames of a sequence.
+        mu: μ of Eq. 6.
+        epsilon: added to every energy. The paper has none; its released code adds 1e-6.
 
     >>> from topocaps import Topography
     >>> prior = TopographicStudentT(Topography(2, (5,), window=3), frames=6)
@@ -113,37 +127,37 @@ class TopographicStudentT(Distribution):
         per_axis = studentize_per_axis(z, u, self.topography, self.mu, self.epsilon)
         if len(per_axis) == 1:
             return per_axis[0]
-        which = torch.randint(len(per_axis), (*sample_shape, 1, 1), device=self.mu.device)
-        return chosen(per_axis, which, len(self.topography.shape))
+        axis = torch.randint(len(per_axis), (*sample_shape, 1, 1), device=self.mu.device)
+        return chosen(per_axis, axis, len(self.topography.shape))
 
     @property
     def mean(self) -> Tensor:
-        r""":math:`-\mu\, E[1 / \chi_\nu]`; undefined for one degree of freedom.
+        r""":math:`-\mu\, E[1 / \chi_\nu]`; NaN for one degree of freedom, where there is no mean.
 
-        Where W is not of zeros and ones, or t has an energy an axis, that is near the mean. The
-        mean and the variance are those without ``epsilon``, which lowers both by a little.
+        It is an approximation if W has other weights than 0 and 1, or if T has several energies.
+        The mean and the variance ignore ``epsilon``, which lowers both slightly.
         """
-        each = [_inverse_chi(nu) / axes for nu, axes in self._squares]
-        return (-self.mu * (sum(each) / len(each))).expand(self.event_shape)
+        means = [_inverse_chi(nu) / energies for nu, energies in self._squares]
+        return (-self.mu * (sum(means) / len(means))).expand(self.event_shape)
 
     @property
     def variance(self) -> Tensor:
         r""":math:`(1 + \mu^2) / (\nu - 2) - \mathrm{mean}^2`; infinite for two squares.
 
-        Exact where the mean is. NaN where roots of several energies are added (Eq. 21): there no
-        closed form is known.
+        It is exact if the mean is. If T has several energies (Eq. 21), no closed form is known, and
+        the result is NaN.
         """
         if any(energies > 1 for _, energies in self._squares):
             return self.mean.new_full(self.event_shape, math.nan)
         least = min(nu for nu, _ in self._squares)
         if least <= 2:
             return self.mean.new_full(self.event_shape, math.nan if least == 1 else math.inf)
-        each = [1 / (nu - 2) for nu, _ in self._squares]
-        return (1 + self.mu.square()) * (sum(each) / len(each)) - self.mean.square()
+        inverses = [1 / (nu - 2) for nu, _ in self._squares]
+        return (1 + self.mu.square()) * (sum(inverses) / len(inverses)) - self.mean.square()
 
     @property
     def _squares(self) -> list[tuple[int, int]]:
-        """In an energy, and how many energies t has, for every way that a sequence may go."""
+        """Number of squares of an energy and of energies of T, for every axis to move along."""
         t = self.topography
         if t.apart:
             return [(t.squares(axis), 1) for axis in t.axes]
@@ -152,16 +166,20 @@ class TopographicStudentT(Distribution):
 
 
 def _inverse_chi(nu: int) -> float:
-    """The mean of 1 / chi."""
+    """Return the mean of 1 / chi with ``nu`` degrees of freedom, or NaN if it has none."""
     if nu < 2:
         return math.nan
     return math.exp(math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)) / math.sqrt(2)
 
 
 class ProductOfStudentT(Distribution):
-    r"""Independent Student-t variables (Eq. 3): every Z with :math:`\nu` squares of its own.
+    r"""Independent Student-t variables (Eq. 3): each is divided by the root of its own energy.
 
     .. math:: T = Z / \sqrt{\tfrac{1}{\nu} \sum_{i=1}^{\nu} U_i^2}
+
+    Args:
+        nu: degrees of freedom, which is the number of squares.
+        shape: shape of a draw.
 
     >>> ProductOfStudentT(nu=4, shape=(3,)).variance  # nu / (nu - 2)
     tensor([2., 2., 2.])
@@ -174,7 +192,7 @@ class ProductOfStudentT(Distribution):
 
     def __init__(self, nu: int, shape: tuple[int, ...] = ()) -> None:
         if not isinstance(nu, int) or nu < 1:
-            raise BadInput(f"nu counts squares: a whole number of at least 1, not {nu!r}")
+            raise BadInput(f"nu must be a whole number of at least 1, not {nu!r}")
         self.nu = nu
         super().__init__(event_shape=Size(shape), validate_args=False)
 

@@ -33,13 +33,13 @@ SMALL = 512  # largest size, sites times frames, of a capsule whose W is applied
 
 @dataclass(frozen=True)
 class Topography:
-    r"""The matrix :math:`W` of Eq. 5, over (time, capsule, \*site), applied without building it.
+    r"""The matrix :math:`W` of Eq. 5, over (time, capsule, \*site).
 
     The energy of a latent sums the squares that share its variance (Eq. 8 and 9):
 
     .. math:: \mathrm{energy}[l, i] = \sum_{\delta} \sum_{k} u^2[l + \delta,\; i + v \delta + k]
 
-    Different capsules share nothing.
+    Different capsules share no squares.
 
     Args:
         capsules: number of capsules in a frame.
@@ -48,21 +48,23 @@ class Topography:
             an even one has its extra site below.
         window: number of frames :math:`\delta` (2L of the paper). An odd window is centred; an even
             one has its extra frame in the past.
-        velocity: sites a frame :math:`v`, along the first axis: 1 is shifting coherence (TVAE), 0
-            is stationary (Bubbles). Squares between two sites are interpolated.
+        velocity: sites per frame :math:`v`, along the first axis. 1 is shifting coherence (TVAE),
+            and 0 is stationary coherence (Bubbles). At fractions, neighbouring squares are
+            interpolated.
         corners: whether every frame of the window has the full reach, as in Eq. 9. The released
             code drops the corners of the band: at the ends of the window, a reach of 3 has 2 sites.
-        cyclic: time and sites are cyclic. Otherwise capsules have open ends (C.2), U has sites
-            beyond them (``u_shape``), and the first and the last frame repeat outside the sequence.
-        causal: the window ends at the present frame (Eq. 22), and time is not cyclic.
-        apart: a sequence moves along one axis as a whole, and models sum out which one (not in the
-            papers).
+        cyclic: whether time and sites are cyclic. Otherwise capsules have open ends (C.2), U has
+            sites beyond them (``u_shape``), and the first and the last frame repeat outside the
+            sequence.
+        causal: whether the window ends at the present frame (Eq. 22). Time is then not cyclic.
+        apart: whether a sequence moves along one axis as a whole, and models sum out which one (not
+            in the papers).
 
-    Capsules of several axes that move (window over 1, velocity not 0) have one energy an axis,
-    selected by ``axis``. By default t uses all of them (Eq. 21), so that each feature of t may move
-    along another axis; with ``apart`` it uses one.
+    Capsules that have several axes, a window above 1 and a velocity other than 0 have one energy
+    per axis, selected by ``axis``. By default t uses all energies (Eq. 21), so that each feature of
+    t may move along its own axis. With ``apart`` it uses one of them.
 
-    Read literally, Eq. 9 with Eq. 18 ties the other diagonal, and contradicts the paper's
+    Read literally, Eq. 9 with Eq. 18 couples the opposite diagonal, which contradicts the paper's
     cov(T²[l, i], T²[l-1, i-1]) > 0. This class follows that statement and Eq. 13.
 
     >>> capsules = Topography(capsules=2, shape=(6,), window=3)
@@ -104,14 +106,15 @@ class Topography:
         for axis, (k, sites) in enumerate(zip(reach, shape, strict=True)):
             if k > sites:
                 raise BadInput(f"reach {k} on axis {axis} is more than its {sites} sites")
-        velocity = _finite("velocity must be a number of sites a frame", self.velocity)
+        velocity = _finite("velocity must be a number of sites per frame", self.velocity)
         object.__setattr__(self, "velocity", velocity)
         if abs(self.velocity) > max(shape):
             raise BadInput(
-                f"velocity {self.velocity:g} is more than once round the {max(shape)} sites a frame"
+                f"velocity must be at most {max(shape)} sites per frame, once around a capsule, "
+                f"not {self.velocity:g}"
             )
         if not self.cyclic and len(shape) > 1:
-            raise BadInput("cyclic=False needs capsules of one axis")
+            raise BadInput(f"cyclic=False needs capsules of one axis, not of shape {shape}")
         if self.apart and self.axes == (None,):
             raise BadInput("apart=True needs at least 2 axes, window > 1 and velocity ≠ 0")
         banded = len(shape) == 1 and self.velocity == 1 and self.cyclic and not self.causal
@@ -124,7 +127,7 @@ class Topography:
     def settings(self) -> dict[str, Any]:
         """Return the settings as run folders record them.
 
-        ``apart`` is younger than the first records, so it is left out where it is False.
+        ``apart`` is left out if it is False, as in folders older than this setting.
         """
         recorded = asdict(self)
         if not self.apart:
@@ -133,7 +136,7 @@ class Topography:
 
     @property
     def rate(self) -> float:
-        """Sites by which t is expected to move in a frame: the velocity."""
+        """Sites by which t is expected to move per frame: the velocity."""
         return self.velocity
 
     @property
@@ -143,7 +146,7 @@ class Topography:
 
     @property
     def u_shape(self) -> tuple[int, ...]:
-        """Sites of a capsule of U along each axis: those of Z and those beyond open ends."""
+        """Sites of a capsule along each axis, for u: those of z and those beyond open ends."""
         before, after = self.beyond
         return (self.shape[0] + before + after, *self.shape[1:])
 
@@ -155,9 +158,10 @@ class Topography:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Nu: the number of squares that an energy sums, the smallest over all energies of t.
+        """Nu: the number of squares that an energy sums; the smallest of several energies.
 
-        Interpolated squares, and frames that repeat where time begins, count once for each offset.
+        An interpolated square counts once. A frame that repeats outside the sequence counts at each
+        of its offsets.
         """
         return min(self.squares(axis) for axis in self.axes)
 
@@ -186,7 +190,7 @@ class Topography:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the settings determine W; a subclass may override ``pool``."""
+        """Whether the settings determine W. False in subclasses, which may override ``pool``."""
         return type(self) is Topography
 
     def is_small(self, frames: int) -> bool:
@@ -200,7 +204,8 @@ class Topography:
         so a non-negative u² gives non-negative energies.
 
         Args:
-            axis: which of the energies to return, if there is one an axis.
+            energy: u², (batch, time, capsules, *u_shape).
+            axis: the axis whose energies are returned, if capsules have one energy per axis.
         """
         frames = self.frames_of(energy)
         if self.window == math.prod(self.reach) == 1:
@@ -215,13 +220,13 @@ class Topography:
     ) -> Tensor:
         """Return W as a dense matrix, built term by term from the definition.
 
-        Rows run over (time, capsule, *site) in that order, columns over the same of U. The tests
-        compare ``pool`` with it.
+        Rows are (time, capsule, *site) of z in that order, columns the same of u. The tests compare
+        ``pool`` with it.
         """
         self.check(frames)
         rows, columns = ((frames, self.capsules, *shape) for shape in (self.shape, self.u_shape))
         time, capsule, *site = torch.meshgrid(*map(torch.arange, rows), indexing="ij")
-        w = torch.zeros(rows + columns, dtype=dtype)  # on the host: an oracle, not a hot path
+        w = torch.zeros(rows + columns, dtype=dtype)  # on the CPU: speed does not matter here
         before, _ = self.beyond
         for delta, offsets, weight in self.terms(axis):
             moved = zip(site, offsets, self.u_shape, strict=True)
@@ -241,12 +246,12 @@ class Topography:
         """Move the activity of every capsule by ``steps`` sites along ``axis`` (Eq. 18).
 
         Args:
-            steps: for all capsules, or a tensor (capsules,). A fraction of a step interpolates
-                linearly (Eq. 19).
-            axis: for all capsules, or for each: (capsules,), or (…, capsules).
+            steps: one number for all capsules, or a tensor (capsules,). Fractions of a step
+                interpolate linearly (Eq. 19).
+            axis: one axis for all capsules, or one for each: (capsules,) or (…, capsules).
             fill: value of the sites that enter over an open end.
             fourier: shift the phases of the Fourier transform instead of interpolating. On an odd
-                number of sites, two such rolls equal one by the sum of their steps; on an even
+                number of sites, two such rolls equal one roll by the sum of their steps. On an even
                 number, a fraction of a step shrinks the wave of the highest frequency.
 
         >>> t = torch.tensor([[0.0, 1.0, 0.0, 0.0]])  # one capsule of 4 sites
@@ -266,7 +271,7 @@ class Topography:
         if axes.ndim:
             if axes.ndim > t.ndim - len(sites) or axes.shape[-1] not in (1, self.capsules):
                 raise BadInput(
-                    f"axis must be (…, capsules) where t is (…, capsules, *shape), not "
+                    f"axis must be (…, capsules) for t (…, capsules, *shape), not "
                     f"{tuple(axes.shape)} for {tuple(t.shape)}"
                 )
             by_axis = [self.roll(t, steps, n, fill, fourier) for n in range(len(sites))]
@@ -275,7 +280,7 @@ class Topography:
         if isinstance(steps, Tensor) and steps.shape == (self.capsules,):
             capsule = -len(self.shape) - 1
             moves = zip(t.unbind(capsule), steps.tolist(), strict=True)
-            rolled = [self.roll(one, n, axis, fill, fourier) for one, n in moves]
+            rolled = [self.roll(values, n, axis, fill, fourier) for values, n in moves]
             return torch.stack(rolled, capsule)
         steps = _finite("steps must be a finite number of sites", steps)
         dim = axis - len(self.shape)
@@ -288,22 +293,27 @@ class Topography:
         return roll(wide, steps, dim).narrow(dim, room, t.shape[dim])
 
     def axis_of_each(self, axis: int | Sequence[int] | Tensor) -> Tensor:
-        """Return axes to roll along as a tensor of indices from 0, or raise `BadInput`."""
+        """Return the axes to roll along as a tensor of indices from 0.
+
+        Raise `BadInput` if a capsule does not have such an axis.
+        """
         try:
             axes = torch.as_tensor(axis)
         except (TypeError, ValueError, RuntimeError):
             axes = torch.tensor(math.nan)
-        for one in axes.unique().tolist():
-            if axes.is_floating_point() or one not in range(-len(self.shape), len(self.shape)):
-                told = axis if axes.is_floating_point() else one
-                raise BadInput(f"axis {told} is not one of the {len(self.shape)} axes of a capsule")
+        for n in axes.unique().tolist():
+            if axes.is_floating_point() or n not in range(-len(self.shape), len(self.shape)):
+                given = axis if axes.is_floating_point() else n
+                raise BadInput(
+                    f"axis {given} is not one of the {len(self.shape)} axes of a capsule"
+                )
         if self.apart and axes.ndim and (axes != axes[..., :1]).any():
             raise BadInput("with apart=True, all capsules of a sequence must have the same axis")
         return axes % len(self.shape)
 
     @functools.cached_property
     def beyond(self) -> tuple[int, int]:
-        """Number of sites that U has before the first and after the last one of Z."""
+        """Number of sites that u has before the first and after the last site of z."""
         if self.cyclic:
             return 0, 0
         drifts = [site for d in self.time_offsets for site, _ in _between(self.velocity * d)]
@@ -320,45 +330,45 @@ class Topography:
         return _centred(self.reach[axis])
 
     def terms(self, axis: int | None = None) -> Iterator[tuple[int, tuple[int, ...], float]]:
-        """Yield the offset in time, the offsets in sites and the weight of each term of W."""
+        """Yield the offset in time, the offsets in sites, and the weight of each term of W."""
         along = self.along(axis)
         for delta, *ks in self._offsets(axis):
             for step, weight in _between(self.velocity * delta):
                 yield delta, tuple(k + step * (n == along) for n, k in enumerate(ks)), weight
 
     def _offsets(self, axis: int | None) -> list[tuple[int, ...]]:
-        """Return the offsets (time, *site) of the squares of an energy, without the drift."""
+        """Return the offsets (time, *site) of the squares of an energy, without the velocity."""
         axes = range(len(self.shape))
         reaches = [self.reach_offsets(n) if axis in (None, n) else range(1) for n in axes]
         terms = itertools.product(self.time_offsets, *reaches)
         return [(d, *k) for d, *k in terms if self.corners or d + k[0] in self.time_offsets]
 
     def along(self, axis: int | None) -> int:
-        """Return the axis that energies drift along: the first unless ``axis`` is given."""
+        """Return the axis along which energies move: the first, unless ``axis`` is given."""
         if axis is not None and axis not in range(len(self.shape)):
             raise BadInput(f"axis {axis} is not one of the {len(self.shape)} axes of a capsule")
         return axis or 0
 
     def frame_at(self, time: Tensor, frames: int) -> Tensor:
-        """Return the index of the frame at each time, also outside the sequence."""
-        begins = self.causal or not self.cyclic
-        return time.clamp(0, frames - 1) if begins else time % frames
+        """Return the index of the frame at each time, which may lie outside the sequence."""
+        open_time = self.causal or not self.cyclic
+        return time.clamp(0, frames - 1) if open_time else time % frames
 
 
-def _finite(what: str, value: Any) -> float:
-    """Return ``value`` as a finite number, or raise `BadInput` with a message that begins so."""
+def _finite(requirement: str, value: Any) -> float:
+    """Return ``value`` as a finite number, or raise `BadInput` that begins with a requirement."""
     number = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
         number = float(value)
     elif isinstance(value, Tensor) and value.ndim == 0:
         number = value.item()
     if not math.isfinite(number):
-        raise BadInput(f"{what}, not {value!r}")
+        raise BadInput(f"{requirement}, not {value!r}")
     return number
 
 
 def _between(place: float) -> list[tuple[int, float]]:
-    """Return the sites next to a place, with the weights that interpolate there."""
+    """Return the sites next to a place, with the weights that interpolate between them."""
     place = round(place) if abs(place - round(place)) < NEAR else place
     below = math.floor(place)
     part = place - below
@@ -366,11 +376,12 @@ def _between(place: float) -> list[tuple[int, float]]:
 
 
 def _centred(width: int) -> range:
-    """Return this many centred offsets; an even number has its extra one below."""
+    """Return ``width`` centred offsets; an even width has its extra offset below 0."""
     return range(-(width // 2), (width + 1) // 2)
 
 
 def _tuple_of_ints(name: str, value: Any) -> tuple[int, ...]:
+    """Return one whole number per axis, or raise `BadInput` about ``name``."""
     values = tuple(value) if isinstance(value, Iterable) else (value,)
     if not values:
         raise BadInput(f"{name} must have at least one axis")

@@ -1,6 +1,6 @@
 """Models of sequences: the interface of a family, networks, likelihoods, bounds."""
 
-from topocaps.models import convolutional as convolutional  # joins the table of families
+from topocaps.models import convolutional as convolutional  # adds itself to the table of families
 from topocaps.models.base import GenerativeModel, build, family
 from topocaps.models.evidence import Evidence, Posterior, log_px, log_px_paper
 from topocaps.models.likelihoods import Bernoulli, Gaussian, Likelihood

@@ -22,9 +22,9 @@ Noise = Callable[[Tensor], Tensor]
 
 
 class EvidenceLike(Protocol):
-    """The result of ``evidence``: every term and monitor that the model names is an attribute.
+    """Interface of the result of ``evidence``.
 
-    Each is (batch, time), in nats unless it is a monitor.
+    Every term and monitor that the model names is an attribute, (batch, time). Terms are in nats.
     """
 
     @property
@@ -33,27 +33,28 @@ class EvidenceLike(Protocol):
 
     @property
     def objective(self) -> Tensor:
-        """Quantity that training maximises: ``elbo``, less a penalty if there is one."""
+        """Quantity that training maximises: ``elbo``, minus the penalty if there is one."""
 
 
 class GenerativeModel(nn.Module, ABC):
-    """Base of models of frames x, (batch, time, *frame), that training fits by a bound.
+    """Base of models of frames x, (batch, time, *frame), that are trained by maximising a bound.
 
     A family defines ``terms``, ``likelihood``, ``frame_shape``, ``noise_shapes`` and ``evidence``.
-    Everything else has a default. To be loaded from run folders without a model to load into, a
-    family sets ``config`` and is decorated with `family`.
+    Everything else has a default. A family that sets ``config`` and is decorated with `family` can
+    be loaded from a run folder alone. Other models need an instance to load the weights into.
     """
 
-    #: Names of the terms of the bound: the bound, log p(x|t), and what is subtracted from it.
+    #: Names of the terms of the bound, in this order: the bound, log p(x|t), the subtracted terms.
     terms: ClassVar[tuple[str, ...]]
     #: Names of other attributes of the evidence that training records and prints.
     monitors: ClassVar[tuple[str, ...]] = ()
-    citations: ClassVar[tuple[str, ...]]  #: BibTeX entries of the source of the model
-    likelihood: Likelihood  #: of the frames; it decides what values they may have
+    citations: ClassVar[tuple[str, ...]]  #: BibTeX entries of the papers that describe the model
+    likelihood: Likelihood  #: of the frames; it determines their valid values
     frame_shape: tuple[int, ...] | None  #: shape of one frame, or None if it is not known
-    config: dict[str, Any] | None = None  #: settings that rebuild the model; None for own networks
-    #: Whether ``torch.func.vmap`` supports ``evidence``, which then draws from ``noise`` alone, so
-    #: that many models train as one program. A subclass does not inherit the value: it sets it.
+    #: settings that rebuild the model; None if it has networks that settings do not describe
+    config: dict[str, Any] | None = None
+    #: Whether ``torch.func.vmap`` supports ``evidence``, so that many models train as one program.
+    #: All random numbers must then come from ``noise``. Subclasses do not inherit the value.
     supports_vmap: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -67,7 +68,7 @@ class GenerativeModel(nn.Module, ABC):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Return a new model of the settings that ``config`` recorded.
+        """Return a new model with the settings in ``config``.
 
         By default these are the arguments of the constructor, and ``kind``.
         """
@@ -90,84 +91,103 @@ class GenerativeModel(nn.Module, ABC):
         """Return the terms, the monitors and the objective, each (batch, time).
 
         Args:
+            x: frames, (batch, time, *frame).
             noise: function that returns standard normal numbers in the shape of its argument.
             mask: booleans (batch, time), True where a frame is present. The terms of missing frames
-                are 0, so the sum over time bounds the evidence of the frames that are present.
-                A family that does not support masks raises `BadInput`.
+                are 0, so the sum over time bounds the evidence of the present frames. A family that
+                does not support masks raises `BadInput`.
         """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EvidenceLike:
-        """Check the frames, then return their ``evidence``; missing frames may hold NaN."""
+        """Check the frames and return their ``evidence``. Missing frames may hold NaN."""
         return self.evidence(self.checked(x, mask), mask=mask)
 
     def checked(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the frames, zero where they are missing, if the model can take them."""
+        """Return the frames, with zeros in place of missing ones, or raise `BadInput`."""
         x = zero_missing(x, mask)
         self.check(x, mask)
         return x
 
     def check(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Raise `BadInput` if this model cannot take these frames, or a mask."""
+        """Raise `BadInput` if this model does not support these frames, or a mask."""
         check_tensor(x)
         shape = self.frame_shape
         if shape is not None and (x.ndim < 3 or tuple(x.shape[2:]) != tuple(shape)):
             grey = tuple(shape) == (1, *x.shape[2:])
             raise BadInput(
                 f"frames must be (batch, time, *frame) with frame {tuple(shape)}, "
-                f"not {tuple(x.shape)}{': grey ones need a channel, x[:, :, None]' * grey}"
+                f"not {tuple(x.shape)}{': grey frames need a channel axis, x[:, :, None]' * grey}"
             )
         check_values(x, self.likelihood)
         check_place(x, self)
 
     def log_px(self, x: Tensor, samples: int = 10, mask: Tensor | None = None) -> Tensor:
-        """Return the importance-weighted bound on log p(x_1..S), nats a present frame: (batch,).
+        """Return the importance-weighted bound on log p(x_1..S), in nats per frame: (batch,).
 
         A family without importance weights raises `BadInput`.
+
+        Args:
+            samples: number of samples of the posterior.
+            mask: booleans (batch, time), True where a frame is present. The bound is then that of
+                the present frames, divided by their number.
         """
-        raise BadInput(f"a {type(self).__name__} has no importance weights: ask for its elbo")
+        raise BadInput(f"a {type(self).__name__} has no importance weights: use evidence(x).elbo")
 
     def project(self) -> None:
         """Project parameters onto their constraints, after each optimiser step.
 
-        By default these are the rows of every `Linear` whose norm asks for it.
+        By default this calls ``project`` of every `Linear`.
         """
         for module in self.modules():
             if isinstance(module, Linear):
                 module.project()
 
     def lr_scale(self, name: str) -> float:
-        """Return the factor that scales the learning rate of a parameter."""
+        """Return the factor by which the learning rate of a parameter is multiplied.
+
+        Args:
+            name: name of the parameter, as in ``named_parameters``.
+        """
         return 1.0
 
     def stack_key(self) -> tuple[object, ...] | None:
-        """Return what models of one stack have in common beside their networks.
+        """Return a key of the settings that models of one stack must share, or None.
 
-        None, for a model that trains by itself, unless ``evidence`` counts axes from the end, so
-        that parameters and frames may have an axis for several models in front, or is mapped.
+        Models with None train by themselves. A stack needs an ``evidence`` that counts tensor axes
+        from the end, because parameters and frames get an axis for the models in front, or one that
+        ``torch.func.vmap`` supports.
         """
         return () if self.supports_vmap else None
 
     def join(self, members: Sequence[GenerativeModel], frames: int) -> None:
-        """Take over what differs between ``members`` beside tensors, in a copy of the first.
+        """Prepare this copy of the first of ``members`` to hold the parameters of all of them.
 
-        The copy will hold the parameters of all members, and train on sequences of ``frames``.
+        The engine stacks parameters and buffers. This method sets everything else that differs
+        between the members. By default there is nothing else.
+
+        Args:
+            members: the models of the stack.
+            frames: number of frames of the sequences that the stack trains on.
         """
 
     def make_compilable(self, frames: int) -> None:
-        """Replace parts that compilers do not support, in a copy that trains on ``frames`` frames.
+        """Replace the parts of this copy of a model that compilers do not support.
 
         By default there are none.
+
+        Args:
+            frames: number of frames of the sequences that the copy trains on.
         """
 
     def diagnose(self, means: Mapping[str, float]) -> str | None:
-        """Return what is wrong with a model whose terms and monitors have these means, or None.
+        """Return a warning if the means of the terms and monitors show a failure, otherwise None.
 
-        The means are finite; values that are not finite are found without this method.
+        The means are finite: training itself detects values that are not.
         """
         return None
 
     def summary(self, means: Mapping[str, float]) -> str:
-        """Return what training prints of these means of terms and monitors."""
+        """Return the text that training prints for these means of terms and monitors."""
         bound, log_px, *subtracted = self.terms
         value = bound if self.is_bound else "value (no bound)"
         parts = "".join(f" - {name} {means[name]:.1f}" for name in subtracted)
@@ -176,24 +196,26 @@ class GenerativeModel(nn.Module, ABC):
         return f"{value} {means[bound]:.1f} = {means[log_px]:.1f}{terms}"
 
 
-#: Functions that build a model from its ``config``, by ``networks`` if given, otherwise ``kind``.
+#: Functions that build a model from its ``config``. The key is the setting ``networks`` of the
+#: config or, without it, ``kind``.
 FAMILIES: dict[str, Callable[[dict[str, Any]], GenerativeModel]] = {}
 Family = TypeVar("Family", bound=type[GenerativeModel])
 
 
 def family(model: Family) -> Family:
-    """Add a family to `FAMILIES` under its class name, as a decorator of the class."""
+    """Add a family to `FAMILIES` under the name of its class. Use it as a decorator."""
     FAMILIES[model.__name__] = model.from_config
     return model
 
 
 def build(config: dict[str, Any]) -> GenerativeModel:
-    """Return a new model from the ``config`` of one."""
+    """Return a new model with the settings in ``config``, which another model recorded."""
     kind: Any = config.get("kind")
     networks: Any = config.get("networks", kind)
     for name in (kind, networks):
         if name not in FAMILIES:
-            raise BadInput(f"this version knows no model of kind {name!r}")
+            known = ", ".join(FAMILIES)
+            raise BadInput(f"this version knows no model of kind {name!r}, only {known}")
     try:
         return FAMILIES[networks](config)
     except KeyError as error:
@@ -208,7 +230,10 @@ def build(config: dict[str, Any]) -> GenerativeModel:
 
 
 def settings_in(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a ``config`` without its kind, and its topography as an object."""
+    """Return the settings of a ``config`` as arguments, without ``kind``.
+
+    The topography and the visible frames are objects.
+    """
     settings = {name: value for name, value in config.items() if name != "kind"}
     if "visible" in settings:
         settings["visible"] = visible_from(settings["visible"])
@@ -216,11 +241,11 @@ def settings_in(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> None:
-    """Raise `BadInput` for frames that are not finite or not in the domain of the likelihood."""
+    """Raise `BadInput` unless frames are finite numbers in the domain of the likelihood."""
     if not x.is_floating_point():
         raise BadInput(f"frames must be floating point, not {x.dtype}")
     if x.numel() == 0:
-        raise BadInput(f"there are no frames in an array of shape {tuple(x.shape)}")
+        raise BadInput(f"there are no frames in a tensor of shape {tuple(x.shape)}")
     low, high = (v.item() for v in x.aminmax())
     if not (x.sum().isfinite() or x.isfinite().all()):
         raise BadInput("frames hold NaN or infinite values")
@@ -228,10 +253,10 @@ def check_values(x: Tensor, likelihood: Likelihood = Likelihood.BERNOULLI) -> No
 
 
 def check_place(x: Tensor, model: nn.Module) -> None:
-    """Raise `BadInput` for frames of another type, or on another device, than the model."""
-    own = next(model.parameters(), x)
-    if (x.dtype, x.device) != (own.dtype, own.device):
+    """Raise `BadInput` unless frames have the dtype and the device of the model."""
+    weight = next(model.parameters(), x)
+    if (x.dtype, x.device) != (weight.dtype, weight.device):
         raise BadInput(
-            f"frames are {x.dtype} on {x.device}, the model is {own.dtype} on {own.device}: "
-            "move one to the other with .to(…)"
+            f"frames are {x.dtype} on {x.device}, the model is {weight.dtype} on {weight.device}: "
+            "move the frames or the model with .to(…)"
         )

@@ -1,4 +1,4 @@
-"""Convolutional networks beside the paper's multilayer perceptrons, for larger frames."""
+"""Convolutional encoders and decoders, for larger frames (not in the papers)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from topocaps.models.networks import FrameDecoder, GaussianEncoder, Linear, keep
 from topocaps.models.topographic import VAE, TopographicVAE
 from topocaps.models.visible import VisibleFrames
 
-SMALLEST = 4  # pixels: frames are halved until the shorter side is no longer than that
+SMALLEST = 4  # pixels: frames are halved until the shorter side is at most this long
 RELU, SILU = "relu", "silu"  # activations: ReLU after a normalisation, or SiLU alone
 
 
-#: Returns the layers that follow a layer with so many channels.
+#: Function from the number of channels of a layer to the layers that follow it.
 Between = Callable[[int], list[nn.Module]]
 
 
 class ConvEncoder(GaussianEncoder):
-    """A ``GaussianEncoder`` whose network halves the frame, once for each of ``channels``.
+    """A `GaussianEncoder` whose convolutions halve the frame, once for each of ``channels``.
 
-    ``hidden`` is the width of a linear layer before the last one.
+    The arguments are those of `convolutional`; ``latent_shape`` is (capsules, *shape).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ConvEncoder(GaussianEncoder):
 
 
 class ConvDecoder(FrameDecoder):
-    """A ``FrameDecoder`` whose network is a ``ConvEncoder``'s, backwards."""
+    """A `FrameDecoder` with the layers of a `ConvEncoder` in reverse order."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ConvDecoder(FrameDecoder):
             layers += [Linear(inputs, hidden), nn.SiLU()]
         layers += [Linear(hidden or inputs, math.prod(sizes[0])), nn.Unflatten(1, sizes[0])]
         for (before, _, _), (after, height, width) in itertools.pairwise(sizes):
-            odd = height % 2, width % 2  # pixels that halving has left out
+            odd = height % 2, width % 2  # the pixels that halving drops
             doubled = nn.ConvTranspose2d(before, after, 4, 2, 1, output_padding=odd)
             layers += [*between(before), doubled]
         network = EachFrame(*layers, nn.Flatten())
@@ -82,7 +82,7 @@ class ConvDecoder(FrameDecoder):
 
 
 class EachFrame(nn.Sequential):
-    """Layers that know one leading axis, applied to (…, inputs): to (…, outputs)."""
+    """Layers that take one leading axis, applied to any number of them: (…, inputs)."""
 
     def forward(self, x: Tensor) -> Tensor:
         rows = super().forward(x.reshape(-1, x.shape[-1]))
@@ -90,7 +90,7 @@ class EachFrame(nn.Sequential):
 
 
 def _initialise(network: nn.Module, activation: str) -> None:
-    """Draw hidden layers as He et al. do if no normalisation keeps the size of their values."""
+    """Initialise hidden layers as He et al. (2015) do, if no normalisation follows them."""
     if activation == SILU:
         keep_size(network)
 
@@ -98,7 +98,9 @@ def _initialise(network: nn.Module, activation: str) -> None:
 def halving_channels(
     frame_shape: tuple[int, ...], channels: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """Return the channels of an encoder, or by default 32 and then 64 until a side is 4 pixels.
+    """Return the numbers of channels of an encoder, one for each halving of the frame.
+
+    By default they are 32 and then 64, until the shorter side has at most 4 pixels.
 
     >>> halving_channels((1, 28, 28))
     (32, 64, 64)
@@ -107,7 +109,10 @@ def halving_channels(
 
 
 class Convolutions:
-    """Makes convolutional encoders and decoders of one size, as `Perceptrons` makes others."""
+    """Builder of convolutional encoders and decoders of one size.
+
+    The arguments are those of `convolutional`.
+    """
 
     def __init__(
         self,
@@ -126,15 +131,21 @@ class Convolutions:
         self.likelihood, self.activation = Likelihood.of(likelihood), activation
 
     def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
+        """Return a new encoder for capsules of this shape, by default that of the topography."""
         latent = (self.topography.capsules, *(shape or self.topography.shape))
         return ConvEncoder(self.frame_shape, latent, self.channels, self.hidden, self.activation)
 
     def decoder(self, centre: float = 0.0) -> FrameDecoder:
+        """Return a new decoder, whose network is applied to t - ``centre``."""
         latent = (self.topography.capsules, *self.topography.shape)
         settings = self.channels, self.likelihood, centre, self.hidden, self.activation
         return ConvDecoder(self.frame_shape, latent, *settings)
 
     def config(self) -> dict[str, Any]:
+        """Return the settings that rebuild the networks.
+
+        Settings that were added later are recorded only if they differ from their default.
+        """
         return {
             "networks": "convolutional",
             "frame_shape": list(self.frame_shape),
@@ -159,16 +170,21 @@ def convolutional(
     activation: str = RELU,
     visible: VisibleFrames | None = None,
 ) -> TopographicVAE | VAE:
-    """A model of frames (colours, height, width) with convolutional networks.
+    """Build a `TopographicVAE` or a `VAE` with convolutional networks.
 
-    ``channels`` are an encoder's, one number for each halving of the frame; a decoder has them
-    reversed. Unless given, 32 and then 64 of them until the shorter side is at most 4 pixels.
-    ``mu``, ``centred``, ``epsilon`` and ``visible`` are as in ``TopographicVAE.mlp``; a VAE has
-    none of them.
-    ``hidden`` is the width of a linear layer between convolutions and latents. ``activation`` is
-    "relu", which follows a normalisation, or "silu", without one, as in ``RollingVAE``. With "relu"
-    all layers are initialised as PyTorch does it. With "silu" the weights of hidden layers are
-    drawn as He et al. (2015) propose (``keep_size``).
+    Args:
+        frame_shape: shape of one frame, (colours, height, width).
+        topography: W of Eq. 5.
+        kind: class of the model.
+        channels: numbers of channels of an encoder, one for each halving of the frame. The decoder
+            has them in reverse order. By default they are 32 and then 64, until the shorter side
+            has at most 4 pixels.
+        likelihood, mu, centred, epsilon, visible: as in ``TopographicVAE.mlp``. A VAE takes only
+            ``likelihood``.
+        hidden: width of a linear layer between convolutions and latents; none by default.
+        activation: "relu", after a normalisation, with PyTorch's initial weights; or "silu",
+            without a normalisation, with the initial weights of He et al. (2015) in hidden layers
+            (``keep_size``), as in `RollingVAE`.
 
     >>> model = convolutional((3, 16, 16), Topography(capsules=2, shape=(5,), window=3))
     >>> model.sample(2, frames=5).shape
@@ -178,16 +194,19 @@ def convolutional(
     if issubclass(kind, TopographicVAE):
         return kind.of_networks(networks, mu, centred, epsilon=epsilon, visible=visible)
     if centred:
-        raise BadInput("only a TopographicVAE can be centred: t of a VAE has mean 0")
+        raise BadInput("centred=True needs a TopographicVAE: t of a VAE has mean 0")
     if epsilon:
-        raise BadInput("a VAE has no energies to add epsilon to")
+        raise BadInput(f"epsilon={epsilon} needs a TopographicVAE: a VAE has no energies")
     if visible is not None:
-        raise BadInput("a VAE decodes each frame from that frame alone: it cannot predict others")
+        raise BadInput(
+            "visible needs a TopographicVAE: a VAE decodes a frame from that frame alone, so it "
+            "cannot predict others"
+        )
     return kind.of_networks(networks)
 
 
 def from_config(config: dict[str, Any]) -> TopographicVAE | VAE:
-    """A fresh model from the settings that ``convolutional`` recorded."""
+    """Return a new model with the settings that `convolutional` recorded."""
     settings = {name: v for name, v in settings_in(config).items() if name != "networks"}
     kinds: dict[str, type[TopographicVAE] | type[VAE]]
     kinds = {"TopographicVAE": TopographicVAE, "VAE": VAE}
@@ -200,19 +219,21 @@ FAMILIES["convolutional"] = from_config
 def _sizes(
     frame_shape: tuple[int, ...], channels: tuple[int, ...] | None
 ) -> list[tuple[int, int, int]]:
-    """(channels, height, width) of the frame and of what follows it, each half as large."""
+    """Return (channels, height, width) of the frame and after every halving."""
     if len(frame_shape) != 3:
         raise BadInput(
-            f"convolutions are of frames (colours, height, width), not {tuple(frame_shape)}"
+            "convolutional networks need a frame shape (colours, height, width), not "
+            f"{tuple(frame_shape)}"
         )
     colours, height, width = (whole_number("a side of a frame", side) for side in frame_shape)
     if channels is None:
         halvings = max(1, math.ceil(math.log2(min(height, width) / (SMALLEST + 0.99))))
         channels = (32, *[64] * (halvings - 1))
     if not channels or min(height, width) < 2 ** len(channels):
+        most = min(height, width).bit_length() - 1
         raise BadInput(
-            f"frames of {height} by {width} pixels cannot be halved {len(channels)} times, as "
-            f"channels {tuple(channels)} ask for"
+            f"channels must be one number for each halving, and frames of {height} by {width} "
+            f"pixels can be halved 1 to {most} times, not {len(channels)}"
         )
     sizes = [(colours, height, width)]
     for count in channels:
@@ -222,7 +243,7 @@ def _sizes(
 
 
 def _normalised(channels: int) -> list[nn.Module]:
-    """All channels of a frame are normalised together, and those of no two frames."""
+    """Return a normalisation over all channels of each frame, and a ReLU."""
     return [nn.GroupNorm(1, channels), nn.ReLU()]
 
 

@@ -1,4 +1,4 @@
-"""What single frames say of the code of their sequence, and its posterior under each motion."""
+"""Experts of single frames on the code of their sequence, and the product of these experts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from topocaps.latents.motion import CapsuleMotion
 from topocaps.latents.paths import Paths
 from topocaps.models.networks import GaussianEncoder
 
-LARGEST = 8.0  # magnitude of the log-precision of a frame
+LARGEST = 8.0  # largest magnitude of the log-precision of an expert
 
 
 class ExpertEncoder(GaussianEncoder):
-    """What one frame says of the code that it shows: a mean and a precision for every site.
+    """Encoder from a frame to its expert: a Gaussian over the code that the frame shows.
 
-    The network gives the mean and the log-precision, which is kept within -8 and 8.
+    The network returns the means and the log-precisions, which are clamped to [-8, 8].
     """
 
     def distribution(self, outputs: Tensor) -> Normal:
@@ -34,13 +34,13 @@ class ExpertEncoder(GaussianEncoder):
 def rolled_back(
     expert: Normal, paths: Paths, shifts: Tensor, visible: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what frames say of the code of frame 0, if it is rolled by ``shifts`` in them.
+    """Return the experts on the code of frame 0, if frames show it rolled by ``shifts``.
 
     The result is their precisions, and the products of precisions and means. Both add up over
-    frames, and are 0 for frames that are not visible.
+    frames. They are 0 for frames that are not visible.
 
     Args:
-        expert: what the frames say of the codes that they show, (batch, time, capsules, *shape).
+        expert: the experts on the codes that the frames show, (batch, time, capsules, *shape).
         paths: the rolls.
         shifts: sites, (…, batch, time, capsules, axes), or with 1 in place of batch or capsules.
         visible: booleans (batch, time).
@@ -52,7 +52,11 @@ def rolled_back(
 
 
 def product_of_experts(precision: Tensor, weighted_mean: Tensor) -> Normal:
-    """Return the product of N(0, 1) and of experts whose precisions (and so on) sum to these.
+    """Return the product of N(0, 1) and of experts.
+
+    Args:
+        precision: sum of the precisions of the experts.
+        weighted_mean: sum of the products of their precisions and means.
 
     >>> q = product_of_experts(torch.tensor([3.0]), torch.tensor([8.0]))
     >>> q.mean, q.stddev
@@ -73,34 +77,34 @@ class CodePosterior:
     def of(
         cls, expert: Normal, motions: CapsuleMotion, keep: int, lag: Tensor, visible: Tensor
     ) -> Self:
-        """Return the posterior given the visible ones of some frames.
+        """Return the posterior of the code, given the visible frames.
 
         Args:
             expert, lag, visible: as in ``PathSums.of``.
-            motions: the candidates.
-            keep: how many candidates: those that agree best with what the frames say.
+            motions: the candidate motions.
+            keep: number of candidates that are kept: those that agree best with the experts.
         """
         candidate = motions.all_candidates
         if keep < len(motions):
             with torch.no_grad():
-                said = PathSums.of(expert, motions.paths, lag, visible)
-                candidate = said.likeliest(motions, keep)
+                sums = PathSums.of(expert, motions.paths, lag, visible)
+                candidate = sums.likeliest(motions, keep)
         shifts = motions.shifts(candidate[..., None], lag)
         precision, weighted = rolled_back(expert, motions.paths, shifts, visible)
         return cls(product_of_experts(precision.sum(2), weighted.sum(2)), candidate)
 
     def pick(self, place: Tensor) -> tuple[Normal, Tensor]:
-        """Return posteriors and candidates at these places, one for each sequence.
+        """Return the posterior and the candidate of each sequence at ``place``.
 
         Args:
-            place: indices of kept candidates, (…, batch).
+            place: index among the kept candidates, (…, batch).
         """
         sequence = torch.arange(place.shape[-1], device=place.device).expand(place.shape)
         q = Normal(self.q.mean[place, sequence], self.q.stddev[place, sequence], False)
         return q, self.candidate.expand(-1, place.shape[-1])[place, sequence]
 
     def among_all(self, kept: Categorical, candidates: int) -> Categorical:
-        """Return a distribution over all candidates from one over those kept, (batch, kept)."""
+        """Extend a distribution over the kept candidates to all, with probability 0 for others."""
         logits = kept.logits.new_full((len(kept.logits), candidates), -torch.inf)
         index = self.candidate.mT.expand_as(kept.logits)
         return Categorical(logits=logits.scatter(1, index, kept.logits), validate_args=False)
@@ -108,10 +112,10 @@ class CodePosterior:
 
 @dataclass(frozen=True)
 class PathSums:
-    """What visible frames say of the code of frame 0 if capsules follow each of the paths.
+    """Sums over visible frames of the experts on the code of frame 0, for every path of a capsule.
 
-    A capsule is only affected by its own path. So this decides how probable any combination of
-    paths is, and it adds up over frames.
+    The sums of a capsule depend only on its own path. So they determine the probability of every
+    combination of paths.
     """
 
     precision: Tensor  #: (paths, batch, capsules, *shape)
@@ -120,11 +124,11 @@ class PathSums:
 
     @classmethod
     def of(cls, expert: Normal, paths: Paths, lag: Tensor, visible: Tensor) -> Self:
-        """Sum what the visible ones of some frames say.
+        """Return the sums over the visible frames.
 
         Args:
-            expert: what the frames say of the codes that they show, (batch, time, capsules,
-                *shape).
+            expert: the experts on the codes that the frames show, (batch, time, capsules, *shape).
+            paths: the paths, and the rolls along them.
             lag: distances from frame 0, (time,) or (batch, time).
             visible: booleans (batch, time).
         """
@@ -143,30 +147,31 @@ class PathSums:
         )
 
     def log_weights(self, motions: CapsuleMotion) -> Tensor:
-        r"""Return how probable every candidate motion is, up to a constant: (candidates, batch).
+        r"""Return the log-probability of every candidate motion, up to a constant.
 
-        What a frame says of its code counts as an observation of it, with Gaussian noise. The
-        evidence of all observations is
+        It is (candidates, batch). An expert counts as an observation of the code, with Gaussian
+        noise. The evidence of all observations is
 
         .. math:: \tfrac12 \sum_{\mathrm{sites}} (P M^2 - \log P - \sum_l p_l m_l^2)
 
-        No frame is decoded. The prior of the code counts as N(0, I), whichever the model has: this
-        only ranks candidates.
+        No frame is decoded. The prior of the code counts as N(0, I), also if the model has another
+        prior: the result is only used to rank candidates.
         """
         sites, total = len(motions.paths.shape), 1 + self.precision
         explained = self.weighted_mean.square() / total - total.log()
         evidence = 0.5 * explained.flatten(-sites).sum(-1)  # paths batch capsules
-        # Whole rolls do not change the energy of a frame: beyond open ends, t is 0 and not m.
+        # With whole rolls, the energy is equal for all paths and can be left out. This holds for
+        # open ends, too: sites that a roll leaves without a code have t = 0, so m still costs p m².
         if any(motions.paths.fractional):
             evidence = evidence - 0.5 * self.energy
         capsule = torch.arange(evidence.shape[-1], device=evidence.device)
-        each = evidence.mT[motions.path_of, capsule]  # candidates capsules batch
-        return motions.log_prior[:, None] + each.sum(1)
+        by_capsule = evidence.mT[motions.path_of, capsule]  # candidates capsules batch
+        return motions.log_prior[:, None] + by_capsule.sum(1)
 
     def likeliest(self, motions: CapsuleMotion, keep: int) -> Tensor:
         """Return the most probable candidate motions of each sequence: (keep, batch).
 
-        Of candidates that are equally probable, the first ones are returned.
+        Among equally probable candidates, the first ones are returned.
         """
         return self.log_weights(motions).argsort(stable=True, dim=0, descending=True)[:keep]
 
@@ -179,5 +184,6 @@ class PathSums:
         path = motions.path_of[candidate]  # kept, batch or 1, capsules
         sequence = torch.arange(batch, device=path.device)[:, None]
         capsule = torch.arange(capsules, device=path.device)
-        each = (one[path, sequence, capsule] for one in (self.precision, self.weighted_mean))
-        return CodePosterior(product_of_experts(*each), candidate)
+        precision = self.precision[path, sequence, capsule]
+        weighted_mean = self.weighted_mean[path, sequence, capsule]
+        return CodePosterior(product_of_experts(precision, weighted_mean), candidate)

@@ -1,4 +1,4 @@
-"""Likelihoods: what the outputs of a decoder mean, what an error costs, which frames are valid."""
+"""Likelihoods: the meaning of decoder outputs, the cost of errors, the valid values of frames."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ class Likelihood(ABC):
         """Return a likelihood, or the library's likelihood of this name."""
         if isinstance(likelihood, Likelihood):
             return likelihood
-        known: dict[str, Likelihood] = {one.value: one for one in (Bernoulli(), Gaussian())}
+        known: dict[str, Likelihood] = {kind.value: kind() for kind in (Bernoulli, Gaussian)}
         if likelihood not in known:
             raise BadInput(f"likelihood must be one of {', '.join(known)}, not {likelihood!r}")
         return known[likelihood]
 
     @abstractmethod
     def distribution(self, outputs: Tensor) -> Distribution:
-        """Return the distribution of every value, given a decoder's outputs."""
+        """Return the distribution of every value of a frame, given the outputs of a decoder."""
 
     @abstractmethod
     def cost(self, expected: Tensor, x: Tensor, margin: float = 0.0) -> Tensor:
-        """Return the cost of frames given the expected ones: (batch, time, *frame) to (…, time).
+        """Return the cost of frames x given the expected frames: (batch, time).
 
         Args:
-            margin: distance that is kept between probabilities and 0 and 1.
+            expected: expected frames, (batch, time, *frame).
+            x: frames, (batch, time, *frame).
+            margin: probabilities are clamped to [margin, 1 - margin].
         """
 
     def decoded_cost(self, decoded: Distribution, x: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ class Likelihood(ABC):
         return self.cost(decoded.mean, x)
 
     def check_domain(self, low: float, high: float) -> None:
-        """Raise `BadInput` for frames with values from ``low`` to ``high`` outside the domain.
+        """Raise `BadInput` if values from ``low`` to ``high`` are not in the domain.
 
         By default all numbers are valid.
         """
@@ -94,9 +96,9 @@ class Bernoulli(Likelihood):
         if not isinstance(single, BernoulliDistribution):
             raise BadInput(
                 f"the decoder returns a {type(single).__name__}, but its likelihood is Bernoulli: "
-                "set likelihood = Likelihood.GAUSSIAN, which measures squared errors"
+                "set likelihood = Likelihood.GAUSSIAN to measure squared errors"
             )
-        return -decoded.log_prob(x)  # from logits: exact at any confidence
+        return -decoded.log_prob(x)  # from logits, so exact also where p is near 0 or 1
 
 
 class Gaussian(Likelihood):

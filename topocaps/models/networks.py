@@ -1,4 +1,4 @@
-"""Networks that return distributions, and the paper's multilayer perceptrons among them."""
+"""Encoders and decoders that return distributions, and the paper's multilayer perceptrons."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from topocaps.models.likelihoods import Likelihood
 
 
 class Norm(StrEnum):
-    """What is done to the rows of every weight matrix (A.8)."""
+    """Normalisation of the rows of every weight matrix (A.8)."""
 
     NONE = "none"
     WEIGHT = "weight"  #: w = g v / |v|, by reparametrisation (Eq. 15)
-    PROJECTED = "projected"  #: rows brought back to length 1 after each step
+    PROJECTED = "projected"  #: rows are scaled to length 1 after each step
 
 
 class Fan(StrEnum):
-    """The side of a layer that bounds its initial weights and biases: U(-1/√fan, 1/√fan)."""
+    """Number that bounds the initial weights and biases of a layer: U(-1/√fan, 1/√fan)."""
 
     IN = "in"  #: the number of inputs (A.2)
     OUT = "out"  #: the number of outputs, as PyTorch initialises ``ConvTranspose2d``
@@ -38,9 +38,9 @@ def keep_size(network: nn.Module) -> None:
     """Draw the initial weights of hidden layers so that values keep their size from layer to layer.
 
     A weight is uniform with variance 2 / n, where n is the number of inputs of an output, as He et
-    al. (2015) propose. PyTorch's own variance is a sixth of this: with two or more hidden layers,
-    a rolling VAE of letters then learns nothing in its first thousand steps. The last layer and the
-    biases stay as they are.
+    al. (2015) propose. PyTorch's default variance is a sixth of this: with it, a rolling VAE of
+    letters with two or more hidden layers learns nothing in its first thousand steps. The last
+    layer and the biases are not changed.
     """
     kinds = (Linear, nn.Conv2d, nn.ConvTranspose2d)
     *hidden, _ = (layer for layer in network.modules() if isinstance(layer, kinds))
@@ -56,11 +56,14 @@ def keep_size(network: nn.Module) -> None:
 class Linear(nn.Module):
     """x Wᵀ + b, with initial weights and biases drawn from U(-1/√m, 1/√m).
 
-    ``fan`` chooses m: the number of inputs (A.2), or the number of outputs. The released code
-    builds its decoder from ``ConvTranspose2d`` layers, so there m is the number of outputs.
+    In a stack of models, every parameter has an axis for the models in front, and so has x.
 
-    In a stack of models every parameter has one more axis in front, and so has x: each model
-    multiplies by its own.
+    Args:
+        inputs: number of inputs.
+        outputs: number of outputs.
+        norm: normalisation of the rows of W.
+        fan: whether m is the number of inputs (A.2) or of outputs. The released code builds its
+            decoder from ``ConvTranspose2d`` layers, so there m is the number of outputs.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """W itself, put together where it is held as lengths and directions (Eq. 15)."""
+        """W, (outputs, inputs); with ``Norm.WEIGHT`` computed from lengths and directions."""
         if self.norm is Norm.WEIGHT:
             return self.length * self.direction / _lengths(self.direction)
         return self.matrix
@@ -92,7 +95,7 @@ class Linear(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Bring rows to length 1, where the norm asks for it (projected gradient descent)."""
+        """Scale rows to length 1 if ``norm`` is PROJECTED (projected gradient descent)."""
         if self.norm is Norm.PROJECTED:
             self.matrix.div_(_lengths(self.matrix))
 
@@ -109,8 +112,11 @@ class Linear(nn.Module):
 
 
 class _StackedLinear(torch.autograd.Function):
-    """x Wᵀ + b for every model. Its gradients are laid out as the weights are: those that autograd
-    makes of a transposed product are not, and copying them costs a third of a step on a GPU."""
+    """x Wᵀ + b for every model of a stack.
+
+    The weight gradient has the memory layout of the weights. That of autograd is transposed, and
+    copying it takes a third of a step on a GPU.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -134,7 +140,14 @@ def mlp(
     fan: Fan = Fan.IN,
     activation: type[nn.Module] = nn.ReLU,
 ) -> nn.Sequential:
-    """Linear layers with an activation between them."""
+    """Return linear layers with an activation between them.
+
+    Args:
+        widths: number of inputs, and the number of outputs of every layer.
+        norm: as in `Linear`.
+        fan: as in `Linear`.
+        activation: class of the activation.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         layers += [Linear(inputs, outputs, norm, fan), activation()]
@@ -142,10 +155,15 @@ def mlp(
 
 
 class GaussianEncoder(nn.Module):
-    r"""A diagonal Gaussian a frame: :math:`q(z_l | x_l)` (Eq. 10), :math:`q(u_l | x_l)` (Eq. 11).
+    r"""A diagonal Gaussian per frame: :math:`q(z_l | x_l)` (Eq. 10), :math:`q(u_l | x_l)` (Eq. 11).
 
-    The network gives mean and log-variance (the paper says log standard deviation; its code does
-    this).
+    The network returns means and log-variances, as in the released code. The paper states log
+    standard deviations.
+
+    Args:
+        network: maps flattened frames to twice the number of latents.
+        frame_axes: number of tensor axes of a frame.
+        latent_shape: (capsules, *shape).
     """
 
     def __init__(self, network: nn.Module, frame_axes: int, latent_shape: tuple[int, ...]) -> None:
@@ -153,11 +171,11 @@ class GaussianEncoder(nn.Module):
         self.network, self.frame_axes, self.latent_shape = network, frame_axes, latent_shape
 
     def forward(self, x: Tensor) -> Normal:  # … *frame -> … capsules *shape
-        # products may be of a lower precision, distributions are not
+        # under autocast the network may return a lower precision; distributions keep that of x
         return self.distribution(self.network(x.flatten(-self.frame_axes)).to(x.dtype))
 
     def distribution(self, outputs: Tensor) -> Normal:
-        """What the network's outputs mean."""
+        """Return the distribution that the outputs of the network parametrise."""
         mean, log_variance = outputs.chunk(2, -1)
         return Normal(
             mean.unflatten(-1, self.latent_shape),
@@ -169,9 +187,16 @@ class GaussianEncoder(nn.Module):
 class FrameDecoder(nn.Module):
     r""":math:`p(x_l | t_l)`: a distribution over frames, independent over pixels.
 
-    The network sees t less ``centre``. A first layer with a bias can undo that, so the family of
-    functions is the same; but with mu = -30 every t is near 8, and about its mean it trains
-    several times faster.
+    The network is applied to t - ``centre``. The bias of the first layer can undo the difference,
+    so the family of functions is the same. But with mu = -30 every t is near 8, and a model that
+    subtracts the mean trains several times faster.
+
+    Args:
+        network: maps flattened latents to the outputs of all values of a frame.
+        frame_shape: shape of one frame.
+        latent_axes: number of tensor axes of the latents of a frame, 1 + len(shape).
+        likelihood: distribution of a value, given the output of the network.
+        centre: number that is subtracted from t.
     """
 
     centre: Tensor
@@ -198,17 +223,24 @@ class FrameDecoder(nn.Module):
 
 
 def lead(value: Tensor, like: Tensor) -> Tensor:
-    """A scalar, or a stack's scalars, shaped to meet the first axes of ``like``."""
+    """Append axes of length 1 to a scalar, or to one per model, to broadcast it with ``like``."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
 
 def paper_widths(frame_shape: tuple[int, ...], latents: int) -> tuple[int, int, int]:
-    """Pixels, 3n and 2n for n latents: 2352, 972, 648 on MNIST and 4096, 675, 450 on dSprites."""
+    """Return the number of pixels and the paper's hidden widths: 3n and 2n for n latents.
+
+    They are 2352, 972 and 648 on MNIST, and 4096, 675 and 450 on dSprites.
+    """
     return math.prod(frame_shape), 3 * latents, 2 * latents
 
 
 class Perceptrons:
-    """Makes the paper's encoders and decoders (A.3) of one size."""
+    """Builder of encoders and decoders with the paper's multilayer perceptrons (A.3), of one size.
+
+    The arguments are those of ``TopographicVAE.mlp``; ``activation`` is the class of the layers
+    between linear ones.
+    """
 
     def __init__(
         self,
@@ -233,21 +265,24 @@ class Perceptrons:
         self.activation = activation
 
     def encoder(self, shape: tuple[int, ...] | None = None) -> GaussianEncoder:
-        """Return a new encoder for capsules of these sites, by default those of the topography."""
+        """Return a new encoder for capsules of this shape, by default that of the topography."""
         latent = (self.topography.capsules, *(shape or self.topography.shape))
         widths = [self.pixels, *self.widths, 2 * math.prod(latent)]
         network = mlp(widths, self.norm, self.encoder_fan, self.activation)
         return GaussianEncoder(network, len(self.frame_shape), latent)
 
     def decoder(self, centre: float = 0.0) -> FrameDecoder:
-        """Return a new decoder, which sees t less ``centre``."""
+        """Return a new decoder, whose network is applied to t - ``centre``."""
         widths = [self.topography.latents, *reversed(self.widths), self.pixels]
         network = mlp(widths, self.norm, self.decoder_fan, self.activation)
         axes = 1 + len(self.topography.shape)
         return FrameDecoder(network, self.frame_shape, axes, self.likelihood, centre)
 
     def config(self) -> dict[str, Any]:
-        """Return the settings that rebuild them; later options only if they are not the default."""
+        """Return the settings that rebuild the networks.
+
+        Settings that were added later are recorded only if they differ from their default.
+        """
         fans = {"encoder_fan": self.encoder_fan, "decoder_fan": self.decoder_fan}
         return {
             "frame_shape": list(self.frame_shape),

@@ -1,4 +1,4 @@
-"""The distribution of frames that a model has not seen, given frames that it has."""
+"""The distribution of some frames of a sequence, given other frames."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ if TYPE_CHECKING:
 class PredictedFrames(Distribution):
     """Distribution of the frames at ``lags`` from the first frame of a sequence.
 
-    The batch is that of the sequences, and an event is all predicted frames of one of them,
-    (lags, *frame): they share their code and their motion, so they are not independent.
+    The batch is that of the sequences. An event is all predicted frames of a sequence,
+    (lags, *frame): they share a code and a motion, so they are not independent.
+
+    Args:
+        model: the model.
+        posterior: q(t|x, v) at frame 0, for every kept candidate motion v.
+        motion: posterior over the kept candidates.
+        lags: frames to predict; the first frame of a sequence is 0.
+        samples: number of samples of t that ``log_prob`` averages over.
     """
 
     has_rsample = False
-    arg_constraints: ClassVar = {}  #: PyTorch's ``repr`` reads them
+    arg_constraints: ClassVar = {}  #: needed by the ``repr`` of `torch.distributions.Distribution`
 
     def __init__(
         self,
@@ -41,16 +48,16 @@ class PredictedFrames(Distribution):
         self.model, self.posterior, self.motion = model, posterior, motion
         self.lags, self.samples = _lags(lags), whole_number("samples", samples)
         t = model.at(posterior.q.mean, posterior.candidate[..., None], self.lags)
-        each = model.decode(t)  # kept batch lags *frame
-        weight = motion.probs.mT.reshape(*each.shape[:2], *(1,) * (each.ndim - 2))
-        self._mean = (weight * each).sum(0)
+        frames = model.decode(t)  # kept batch lags *frame
+        weight = motion.probs.mT.reshape(*frames.shape[:2], *(1,) * (frames.ndim - 2))
+        self._mean = (weight * frames).sum(0)
         super().__init__(self._mean.shape[:1], self._mean.shape[1:], validate_args=False)
 
     @property
     def mean(self) -> Tensor:
         """Frames decoded from the mean of the code, averaged over motions: (batch, lags, *frame).
 
-        This is not the mean over codes: a decoder is not linear.
+        It differs from the mean over codes, because a decoder is not linear.
         """
         return self._mean
 
@@ -62,29 +69,35 @@ class PredictedFrames(Distribution):
 
     @torch.no_grad()
     def sample_mean(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
-        """Draw motions and codes, and return the frames expected under each, as in ``sample``."""
+        """Draw motions and codes, and return the expected frames of each.
+
+        The result has the shape of ``sample``, without the noise of pixels.
+        """
         shape = torch.Size(sample_shape)
         return self._decoded(shape.numel()).mean.reshape(self._extended_shape(shape))
 
     @torch.no_grad()
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return a bound on log p of all frames together, integrated over codes: (batch,).
+        """Return an estimate of log p of all predicted frames together: (batch,).
 
-        It is the logarithm of the mean of p(frames|t) over samples of t (and of the motion) from
-        the posterior. Its expectation is at most the log-probability, and approaches it as
-        ``samples`` grows.
+        It is the logarithm of the mean of p(frames|t) over ``samples`` samples of t, and of the
+        motion, from the posterior. Its expectation is at most the log-probability, and approaches
+        it as ``samples`` grows.
+
+        Args:
+            value: frames (batch, lags, *frame).
         """
-        wanted = self.batch_shape + self.event_shape
-        if not isinstance(value, Tensor) or value.shape != wanted:
+        needed = self.batch_shape + self.event_shape
+        if not isinstance(value, Tensor) or value.shape != needed:
             given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise BadInput(
                 f"log_prob needs all predicted frames, a tensor (batch, lags, *frame) = "
-                f"{tuple(wanted)}, not {given}"
+                f"{tuple(needed)}, not {given}"
             )
         self.model.check(value)
-        parts = chunks(self.samples, self.batch_shape.numel() * self.event_shape.numel())
-        drawn = torch.cat([self._decoded(count).log_prob(value).sum(-1) for count in parts])
-        return drawn.logsumexp(0) - math.log(self.samples)
+        counts = chunks(self.samples, self.batch_shape.numel() * self.event_shape.numel())
+        log_px = torch.cat([self._decoded(count).log_prob(value).sum(-1) for count in counts])
+        return log_px.logsumexp(0) - math.log(self.samples)
 
     def _decoded(self, n: int) -> Distribution:
         """Return the decoder's distribution at n samples of the code: (n, batch, lags, *frame)."""
@@ -94,16 +107,16 @@ class PredictedFrames(Distribution):
 
 
 def _lags(lags: Iterable[int]) -> list[int]:
-    """Check lags, and return them as a list; they may be an array or a tensor."""
+    """Return lags as a list of integers, or raise `BadInput`; they may be an array or a tensor."""
     values: Any = lags.tolist() if isinstance(lags, Tensor | np.ndarray) else lags
     try:
         values = list(values)
-        found = [operator.index(value) for value in values]
-        whole = not any(isinstance(value, bool) for value in values)
+        whole_lags = [operator.index(value) for value in values]
+        valid = not any(isinstance(value, bool) for value in values)
     except TypeError:
-        whole = False
-    if not whole:
+        valid = False
+    if not valid:
         raise BadInput(f"lags must be whole numbers of frames such as range(5, 8), not {values!r}")
-    if not found:
-        raise BadInput("lags must name at least one frame")
-    return found
+    if not whole_lags:
+        raise BadInput(f"lags must name at least one frame, such as range(5, 8), not {values!r}")
+    return whole_lags

@@ -1,11 +1,11 @@
-"""Priors of the code of a sequence: which codes a model expects before it sees a frame."""
+"""Priors of the code of a sequence."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,19 +21,19 @@ class CodePrior(ABC):
     """Distribution of the code of a sequence, (capsules, *shape).
 
     Capsules are independent, and every site has mean 0 and variance 1. In the methods, ``axes`` is
-    the number of axes of a code, 1 + len(shape); they are the last axes of the tensors.
+    the number of axes of a code, 1 + len(shape). These are the last axes of the tensors.
 
-    A prior of your own needs ``log_prob``, ``kl_bound`` and ``sample``.
+    A subclass defines ``log_prob``, ``kl_bound`` and ``sample``.
 
     >>> CodePrior.of("student-t")
     StudentT(dof=3.0)
     """
 
-    name: ClassVar[str]  #: that settings record
+    name: ClassVar[str]  #: name of the prior in recorded settings
 
     @staticmethod
     def of(prior: CodePrior | str) -> CodePrior:
-        """Return a prior, or the library's prior of this name, with its default settings."""
+        """Return a prior: itself, or the one of this name with default settings."""
         if isinstance(prior, CodePrior):
             return prior
         if not isinstance(prior, str) or prior not in _KINDS:
@@ -58,16 +58,16 @@ class CodePrior(ABC):
         return self.log_prob(t, axes) - q.log_prob(t).flatten(-axes).sum(-1)
 
     def kl(self, q: Normal, t: Tensor, axes: int) -> Tensor:
-        """Return an unbiased estimate of KL(q || p), from a sample t of q.
+        """Return an unbiased estimate of KL(q || p), given a sample t of q.
 
-        It is log q(t) - log p(t), or the divergence itself where that has a closed form.
+        It is log q(t) - log p(t), or the divergence itself if that has a closed form.
         """
         return -self.log_ratio(q, t, axes)
 
 
 @dataclass(frozen=True)
 class StandardNormal(CodePrior):
-    """Independent sites, N(0, 1)."""
+    """All sites are independent, N(0, 1)."""
 
     name = "normal"
 
@@ -89,20 +89,19 @@ class StandardNormal(CodePrior):
 
 @dataclass(frozen=True)
 class StudentT(CodePrior):
-    r"""All n sites of a capsule share one random scale, so capsules are large or small as wholes.
+    r"""The n sites of a capsule share a random scale, so capsules are large or small as wholes.
 
     .. math::
 
         p(t_c) = \frac{\Gamma(\frac{\nu + n}{2})}{\Gamma(\frac\nu2) (\pi (\nu - 2))^{n/2}}
         \Big( 1 + \frac{|t_c|^2}{\nu - 2} \Big)^{-\frac{\nu + n}{2}}
 
-    It is the multivariate Student-t distribution of a capsule, with unit variance. It depends on
-    the norm of a capsule alone, so no roll of a ring changes the density of a code, not even one by
-    a fraction of a site. Its KL divergence from a normal distribution has no closed form.
+    This is the multivariate Student-t distribution of a capsule, with unit variance. It depends
+    only on the norm of a capsule, so rolls of a ring do not change the density of a code, not even
+    rolls by a fraction of a site. KL(q || p) of a normal q has no closed form.
 
     Args:
-        dof: degrees of freedom, above 2. The fewer there are, the more the scales of capsules
-            differ.
+        dof: degrees of freedom, above 2. With fewer of them, the scales of capsules differ more.
     """
 
     name = "student-t"
@@ -120,8 +119,8 @@ class StudentT(CodePrior):
     def kl_bound(self, q: Normal, axes: int) -> Tensor:
         """Return an upper bound on KL(q || p), without samples.
 
-        By Jensen's inequality, the mean of log(1 + r) is at most the logarithm of 1 + the mean of
-        r, here with r = |t_c|² / (dof - 2). The bound is close where q is narrow.
+        By Jensen's inequality, E[log(1 + r)] ≤ log(1 + E[r]), here with r = |t_c|² / (dof - 2). The
+        bound is tight if q is narrow.
         """
         return -_entropy(q, axes) - self._of_squares(q.mean.square() + q.variance, axes)
 
@@ -133,18 +132,20 @@ class StudentT(CodePrior):
 
     def _of_squares(self, squares: Tensor, axes: int) -> Tensor:
         """Return the log-density of codes, given the squares of their values."""
-        each = squares.flatten(1 - axes)  # … capsules sites
-        power = (self.dof + each.shape[-1]) / 2
-        log_scale = 0.5 * each.shape[-1] * math.log(math.pi * (self.dof - 2))
+        squares = squares.flatten(1 - axes)  # … capsules sites
+        sites = squares.shape[-1]
+        power = (self.dof + sites) / 2
+        log_scale = 0.5 * sites * math.log(math.pi * (self.dof - 2))
         constant = math.lgamma(power) - math.lgamma(self.dof / 2) - log_scale
-        return (constant - power * (each.sum(-1) / (self.dof - 2)).log1p()).sum(-1)
+        return (constant - power * (squares.sum(-1) / (self.dof - 2)).log1p()).sum(-1)
 
 
 @dataclass(frozen=True)
 class Laplace(CodePrior):
-    """Independent sites of unit variance, more of them near 0 or far from it than normal ones.
+    """All sites are independent and have a Laplace distribution of unit variance.
 
-    Rolls by whole sites do not change the density of a code; those by fractions do.
+    Compared with a normal prior, more values are close to 0 or far from it. Rolls by whole sites do
+    not change the density of a code, but rolls by fractions do.
     """
 
     name = "laplace"
@@ -153,7 +154,7 @@ class Laplace(CodePrior):
         return self._of_magnitudes(t.abs(), axes)
 
     def kl_bound(self, q: Normal, axes: int) -> Tensor:
-        """Return KL(q || p), which has a closed form: |t| has a folded normal distribution."""
+        """Return KL(q || p) in closed form: under q, |t| has a folded normal distribution."""
         ratio = q.mean / q.stddev
         at_zero = math.sqrt(2 / math.pi) * (-0.5 * ratio.square()).exp()
         magnitude = q.stddev * (at_zero + ratio * torch.erf(ratio / math.sqrt(2)))
@@ -172,6 +173,7 @@ class Laplace(CodePrior):
 
 
 def _entropy(q: Normal, axes: int) -> Tensor:
+    """Return the entropy of codes, (…, capsules, *shape) to (…)."""
     return (q.stddev.log() + 0.5 * math.log(2 * math.pi * math.e)).flatten(-axes).sum(-1)
 
 
@@ -181,10 +183,10 @@ _KINDS: dict[str, type[CodePrior]] = {
 
 
 def prior_settings(prior: CodePrior) -> dict[str, Any] | None:
-    """Return the settings that `prior_from` takes, or None for a prior of your own."""
+    """Return the settings that `prior_from` takes, or None for a prior of another class."""
     if type(prior) not in _KINDS.values():
         return None
-    return {"kind": prior.name, **asdict(prior)}  # type: ignore[call-overload]
+    return {"kind": prior.name, **vars(prior)}
 
 
 def prior_from(settings: Mapping[str, Any]) -> CodePrior:
@@ -195,5 +197,8 @@ def prior_from(settings: Mapping[str, Any]) -> CodePrior:
     """
     values = {name: value for name, value in settings.items() if name != "kind"}
     if settings.get("kind") not in _KINDS:
-        raise BadInput(f"this version knows no prior of kind {settings.get('kind')!r}")
+        raise BadInput(
+            f"this version knows no prior of kind {settings.get('kind')!r}, only "
+            f"{', '.join(_KINDS)}"
+        )
     return _KINDS[settings["kind"]](**values)

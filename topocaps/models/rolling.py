@@ -30,8 +30,8 @@ class RollingVAE(OneCodeModel):
 
     .. math:: t \sim N(0, I), \qquad p(x_l | t) = p(x | \mathrm{decode}(\mathrm{Roll}_{v l} t))
 
-    The posterior is a product of experts over the visible frames: each gives a mean m and a
-    precision p, which are rolled back to frame 0:
+    The posterior is a product of experts. Each visible frame gives a mean m and a precision p,
+    which are rolled back to frame 0:
 
     .. math::
 
@@ -39,28 +39,31 @@ class RollingVAE(OneCodeModel):
         M = \frac1P \sum_l \mathrm{Roll}_{-vl}\, p_l \; \mathrm{Roll}_{-vl}\, m_l, \qquad
         q(t | x) = N(M, 1/P)
 
-    It bounds the evidence of all frames, whichever of them are visible. In training, ``visible``
-    chooses them anew for every sequence, and all present frames are asked for.
+    With this posterior, the bound holds for the evidence of all frames, whichever of them are
+    visible. In training, ``visible`` chooses frames anew for every sequence, and the model
+    maximises the bound on all present frames.
 
-    A motion with several candidates is summed out. The weights of the candidates are sampled,
-    p(x, t) / q(t): with an exact KL inside the logarithm of a sum there would be no bound.
+    If the motion has several candidates, they are summed out. The weight of a candidate is sampled,
+    p(x, t) / q(t): with an exact KL inside the logarithm of the sum, the result would not be a
+    bound.
 
-    The code of every frame is that of the first, rolled, so the equivariance error is 0 by
+    The code of every frame is that of frame 0, rolled. The equivariance error is therefore 0 by
     construction, and says nothing about this model.
 
     Args:
         z_given_x: encoder of frames, (…, *frame), that returns a Normal (…, capsules, *shape).
         x_given_t: decoder of codes that returns a distribution over frames.
-        topography: capsules, their sites, and whether they are rings; nothing else of it is used.
-        motion: how codes move.
+        topography: number of capsules, their sites, and whether they are rings. Its other settings
+            are not used.
+        motion: candidate motions of codes, and their prior.
         visible: which frames are visible in training.
         keep: number of candidate motions of each sequence that are decoded: those that agree best
-            with the codes of its visible frames. The others count as impossible, so the bound
-            remains one. By default all candidates are decoded.
-        prior: distribution of codes, such as ``StudentT(3)``, or the name of one: normal, student-t
-            or laplace. By default it is N(0, I), as above. The posterior remains the product
-            above, in which "1 +" stands for a factor N(0, 1): whichever the prior is, the bound
-            remains one. If the KL divergence from a prior has no closed form, it is sampled.
+            with the experts of its visible frames. The other candidates count as impossible, which
+            lowers the bound. By default all candidates are decoded.
+        prior: distribution of codes, such as ``StudentT(3)``, or its name: normal, student-t or
+            laplace. By default it is N(0, I). The posterior has the factor N(0, 1), the "1 +"
+            above, with every prior, and the bound holds with every prior. If the KL divergence has
+            no closed form, it is sampled.
 
     >>> capsules = Topography(capsules=4, shape=(5,))
     >>> model = RollingVAE.mlp(frame_shape=(1, 8, 8), topography=capsules)
@@ -95,7 +98,7 @@ class RollingVAE(OneCodeModel):
             frame_shape: shape of one frame, such as (channels, height, width).
             hidden: widths of the encoder's hidden layers; the decoder has them in reverse order.
                 By default they are the widths of the topographic models.
-            likelihood: what the decoder's outputs mean.
+            likelihood: likelihood of the decoder: bernoulli or gaussian.
         """
         networks = Perceptrons(
             frame_shape, topography, hidden, likelihood=likelihood, activation=nn.SiLU
@@ -143,7 +146,10 @@ class RollingVAE(OneCodeModel):
         prior: CodePrior | str,
         **recorded: Any,
     ) -> Self:
-        """Build the model with new networks, and record its settings if no part is your own."""
+        """Build the model with new networks.
+
+        Record its settings, unless a part has a class that they do not describe.
+        """
         encoder, topography = networks.encoder(), networks.topography
         expert = ExpertEncoder(encoder.network, encoder.frame_axes, encoder.latent_shape)
         model = cls(expert, networks.decoder(), topography, motion, visible, keep, prior)
@@ -165,9 +171,7 @@ class RollingVAE(OneCodeModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        settings = settings_in(config) | {
-            "motion": motion_from(config["motion"]),
-        }
+        settings = settings_in(config) | {"motion": motion_from(config["motion"])}
         if "prior" in config:
             settings["prior"] = prior_from(config["prior"])
         return cls.convolutional(**settings) if "channels" in config else cls.mlp(**settings)
@@ -176,13 +180,14 @@ class RollingVAE(OneCodeModel):
     def motion(self, x: Tensor, mask: Tensor | None = None) -> Categorical:
         """Return the posterior over candidate motions of every sequence, given present frames.
 
-        The evidence of a candidate is approximated by its bound, with log p(x|t) taken at the mean
-        of t, and the KL divergence by an upper bound if it has no closed form: so the result needs
-        no random numbers.
+        The evidence of a candidate is approximated by its bound, with log p(x|t) at the mean of t.
+        A KL divergence without a closed form is replaced by an upper bound. So the result needs no
+        random numbers.
         """
         x, present = self.given(x, mask)
-        found = self.posteriors(x, present)
-        return found.among_all(self.motion_of(x, found, mask), len(self.motions))
+        posterior = self.posteriors(x, present)
+        kept = self.motion_of(x, posterior, mask)
+        return posterior.among_all(kept, len(self.motions))
 
     def motion_of(
         self, x: Tensor, posterior: CodePosterior, mask: Tensor | None = None
@@ -197,7 +202,7 @@ class RollingVAE(OneCodeModel):
         return Categorical(logits=(log_prior + bound).mT, validate_args=False)
 
     def posterior(self, x: Tensor, mask: Tensor | None = None) -> Normal:
-        """Return q(t|x) at frame 0, (batch, capsules, *shape), of the likeliest motion."""
+        """Return q(t|x, v) at frame 0, (batch, capsules, *shape), for the likeliest motion v."""
         x, present = self.given(x, mask)
         return self.likeliest(x, self.posteriors(x, present), mask)[0]
 
@@ -213,9 +218,9 @@ class RollingVAE(OneCodeModel):
         """Return t of every frame, (batch, time, capsules, *shape): that of frame 0, rolled.
 
         Args:
-            mask: booleans (batch, time), True where a frame is present. Missing frames have a code,
+            mask: booleans (batch, time), True where a frame is present. Missing frames get a code,
                 too.
-            sample: draw the code from its posterior, instead of its mean.
+            sample: whether to draw the code from its posterior. By default it is the mean.
         """
         x, present = self.given(x, mask)
         q, candidate = self.likeliest(x, self.posteriors(x, present), mask)
@@ -237,24 +242,25 @@ class RollingVAE(OneCodeModel):
 
         Args:
             mask: booleans (batch, time), True where a frame is present.
-            lags: frames to predict, counted from the first frame of x, which is 0. They may lie
-                before it or after the last one. By default they are all frames of x.
+            lags: frames to predict. The first frame of x is 0; frames before it and after the last
+                one can be predicted, too. By default they are all frames of x.
             samples: number of samples of t that ``log_prob`` averages over.
         """
         x, present = self.given(x, mask)
-        found = self.posteriors(x, present)
+        posterior = self.posteriors(x, present)
+        motion = self.motion_of(x, posterior, mask)
         lags = range(x.shape[1]) if lags is None else lags
-        return PredictedFrames(self, found, self.motion_of(x, found, mask), lags, samples)
+        return PredictedFrames(self, posterior, motion, lags, samples)
 
     def fill(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return the sequences with their missing frames predicted from all that are present."""
+        """Return the sequences, with their missing frames predicted from all present frames."""
         if mask is None:
             raise BadInput("fill needs a mask (batch, time), True where a frame is present")
         predicted = self.predict(x, mask).mean
         return torch.where(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x, predicted)
 
     def stream(self) -> RollingStream:
-        """Return a `RollingStream`, which encodes frames one at a time."""
+        """Return a `RollingStream`, which encodes frames as they arrive."""
         return RollingStream(self)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Models of sequences: bounds, encoding, rolling and filling in of missing frames."""
+"""The base of `TopographicVAE` and `VAE`: bounds, encoding, rolling, filling in frames."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SequenceModel(GenerativeModel):
     topography: TopographyLike
     couples_frames: ClassVar = True  #: whether t of a frame depends on the frames of its window
     sparsity = 0.0  #: penalty in nats per unit of `spread_of_capsules` (not in the papers)
-    #: which frames the encoders see in training, while all are to be decoded (not in the papers)
+    #: which frames are encoded in training, while all are decoded; None for all (not in the papers)
     visible: VisibleFrames | None = None
 
     def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:
@@ -78,25 +78,25 @@ class SequenceModel(GenerativeModel):
 
     @abstractmethod
     def prior(self, frames: int) -> Distribution:
-        """Return p(t) of a sequence of this many frames."""
+        """Return p(t) of a sequence with this number of frames."""
 
     def evidence(
         self, x: Tensor, noise: Noise = torch.randn_like, mask: Tensor | None = None
     ) -> Evidence:
         """Return the terms of Eq. 12, estimated with one sample of the posterior and exact KLs.
 
-        If ``visible`` is set, some frames are hidden: their z and u are drawn from the prior.
+        If ``visible`` is set, the z and u of hidden frames are drawn from the prior.
         """
         if self.visible is None:
             return self._evidence(x, self._posterior(x, mask), noise, mask)
         q = self.posterior(x)
-        every = q.z.mean.flatten(-self._axes)[..., 0]  # batch time
-        present = torch.ones_like(every, dtype=torch.bool) if mask is None else mask
-        uniform = torch.special.ndtr(noise(every.new_empty(*every.shape, 2)))
+        like = q.z.mean.flatten(-self._axes)[..., 0]  # batch time, or with models in front
+        present = torch.ones_like(like, dtype=torch.bool) if mask is None else mask
+        uniform = torch.special.ndtr(noise(like.new_empty(*like.shape, 2)))
         return self._evidence(x, q.where(self.visible.choose(uniform, present)), noise, mask)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Evidence:
-        """Check the frames, then return their ``evidence``, with all present frames visible."""
+        """Check the frames, and return their ``evidence`` if all present frames are visible."""
         x = self.checked(x, mask)
         return self._evidence(x, self._posterior(x, mask), torch.randn_like, mask)
 
@@ -136,12 +136,12 @@ class SequenceModel(GenerativeModel):
     def encode(self, x: Tensor, sample: bool = False, mask: Tensor | None = None) -> Tensor:
         """Return t of every frame.
 
-        If the topography keeps axes apart, t is that of the axis that ``inferred_axis`` finds.
+        If the topography keeps axes apart, t is that of ``inferred_axis``.
 
         Args:
-            sample: draw z and u from the posterior. By default z is its mean and u² is the mean of
-                u²: the squared mean plus the variance. (With the squared mean alone, the t of an
-                untrained model is many times too large.)
+            sample: whether to draw z and u from the posterior. By default z is its mean, and u² is
+                the mean of u²: the squared mean plus the variance. (With the squared mean alone,
+                the t of an untrained model is many times too large.)
             mask: as in ``evidence``.
         """
         per_axis = self.encode_per_axis(x, sample, mask)
@@ -160,7 +160,7 @@ class SequenceModel(GenerativeModel):
     def most_likely(
         self, x: Tensor, per_axis: Sequence[Tensor], mask: Tensor | None = None
     ) -> Tensor:
-        """Return the t under which the frames are most likely, given t for every axis."""
+        """Return, of the t for every axis, the one under which the frames are most likely."""
         if len(per_axis) == 1:
             return per_axis[0]
         return chosen(per_axis, self.inferred_axis(x, per_axis, mask)[..., None], self._axes - 1)
@@ -170,15 +170,20 @@ class SequenceModel(GenerativeModel):
     ) -> Tensor:
         """Return the index of the axis under which the frames are most likely.
 
-        It is (batch, 1), from the whole sequence. In causal models it is (batch, time), from the
-        frames up to each.
+        It is (batch, 1), inferred from the whole sequence. In causal models it is (batch, time),
+        inferred for each frame from the frames up to it.
         """
         log_px = self._log_px(x, per_axis, mask)
         so_far = log_px.cumsum(-1) if self.topography.causal else log_px.sum(-1, keepdim=True)
         return so_far.argmax(0)
 
     def select_axis(self, per_axis: Sequence[Tensor], axes: Tensor) -> Tensor:
-        """Select the t of sequences that moved along ``axes``, (batch, capsules)."""
+        """Return the t of every capsule for its own axis.
+
+        Args:
+            per_axis: t for every axis that a sequence may move along.
+            axes: axis of every capsule, (batch, capsules) or (batch, 1).
+        """
         return chosen(per_axis, axes[:, None], self._axes - 1)
 
     def decode(self, t: Tensor) -> Tensor:
@@ -207,26 +212,29 @@ class SequenceModel(GenerativeModel):
         axis: int | Sequence[int] | Tensor | None = None,
         closed: bool | None = None,
     ) -> Tensor:
-        """Return the sequences with their missing frames filled in.
+        """Return the sequences, with their missing frames filled in.
 
-        A missing frame is decoded from the t of the nearest frame that is present, rolled by
-        ``rate`` sites for each frame between them.
+        A missing frame is decoded from the t of the nearest present frame, rolled by ``rate`` sites
+        per frame of distance.
 
         Args:
             mask: booleans (batch, time), True where a frame is present.
-            rate: sites a frame; by default the model's own ``rate``.
+            rate: sites per frame; by default ``rate`` of the model.
             axis: axis to roll along: one for all, (capsules,) or (batch, capsules). It is required
                 if capsules move along several axes, unless the topography keeps axes apart: then
-                it is inferred from the frames that are present.
+                it is inferred from the present frames.
             closed: whether the last frame is followed by the first, so that the nearest frame may
-                be round the end; by default it follows from the topography.
+                be at the other end. By default this is so if time is cyclic in the topography.
         """
         if mask is None:
             raise BadInput("fill needs a mask (batch, time), True where a frame is present")
         filled = zero_missing(x, mask)
         if not mask.any(1).all():
-            raise BadInput("every sequence needs at least one frame that is present")
-        sites_a_frame = self.rate if rate is None else rate
+            raise BadInput(
+                "every sequence needs at least one frame that is present: the mask of a sequence "
+                "has no True"
+            )
+        sites_per_frame = self.rate if rate is None else rate
         per_axis = self.encode_per_axis(x, mask=mask)
         if self.topography.apart and axis is None:
             axis = self.inferred_axis(filled, per_axis, mask)[:, -1:]
@@ -240,13 +248,13 @@ class SequenceModel(GenerativeModel):
         t = t.gather(1, nearest.reshape(*nearest.shape, *(1,) * (t.ndim - 2)).expand_as(t))
         for steps in lag[~mask].unique().tolist():
             here = ~mask & (lag == steps)
-            rolled = self.roll(t[here], sites_a_frame * steps, axes[here.nonzero()[:, 0]])
+            rolled = self.roll(t[here], sites_per_frame * steps, axes[here.nonzero()[:, 0]])
             filled[here] = self.decode(rolled).to(x.dtype)
         return filled
 
     @property
     def rate(self) -> float | Tensor:
-        """Sites by which t is expected to move in a frame; learned velocities are (capsules,)."""
+        """Sites by which t is expected to move per frame; learned velocities are (capsules,)."""
         return self.topography.rate
 
     def axes_to_roll(self, axis: int | Sequence[int] | Tensor | None, batch: int) -> Tensor:
@@ -254,11 +262,11 @@ class SequenceModel(GenerativeModel):
 
         Args:
             axis: one for all, or (capsules,), (batch, capsules) or (batch, 1). None means the first
-                axis, and is refused if capsules move along several.
+                axis; it raises `BadInput` if capsules move along several axes.
         """
         if axis is None and len(self.topography.axes) > 1:
-            any_of = " or ".join(map(str, self.topography.axes))
-            raise BadInput(f"these capsules move along several axes: give axis={any_of}")
+            choices = " or ".join(map(str, self.topography.axes))
+            raise BadInput(f"these capsules move along several axes: pass axis={choices}")
         axes = self.topography.axis_of_each(0 if axis is None else axis)
         capsules = self.topography.capsules
         if tuple(axes.shape) not in ((), (capsules,), (batch, capsules), (batch, 1)):
@@ -269,7 +277,7 @@ class SequenceModel(GenerativeModel):
         return axes.expand(batch, capsules)
 
     def stream(self) -> Stream:
-        """Return a `Stream`, which encodes frames one at a time; the topography must be causal."""
+        """Return a `Stream`, which encodes frames as they arrive. It needs a causal topography."""
         return Stream(self)
 
     def _posterior(self, x: Tensor, mask: Tensor | None) -> Posterior:
@@ -281,45 +289,48 @@ class SequenceModel(GenerativeModel):
 
     @property
     def _axes(self) -> int:
-        """Number of tensor axes that the latents of one frame have."""
+        """Number of tensor axes of the latents of one frame."""
         return 1 + len(self.topography.shape)
 
     def stack_key(self) -> tuple[object, ...] | None:
-        own = self.topography
-        known = not isinstance(own, Topography) or own.is_plain
-        return (*lattice(own), self.visible) if known else None
+        topography = self.topography
+        if isinstance(topography, Topography) and not topography.is_plain:
+            return None
+        return (*lattice(topography), self.visible)
 
     def join(self, members: Sequence[GenerativeModel], frames: int) -> None:
-        topographies = [one.topography for one in members if isinstance(one, SequenceModel)]
+        topographies = [model.topography for model in members if isinstance(model, SequenceModel)]
         self.topography = TopographyStack(topographies, frames).to(next(self.parameters()))
 
     def make_compilable(self, frames: int) -> None:
-        own = self.topography
-        if isinstance(own, Topography) and own.is_plain and own.is_small(frames):
-            self.topography = TopographyStack([own], frames).to(next(self.parameters()))
+        w = self.topography
+        if isinstance(w, Topography) and w.is_plain and w.is_small(frames):
+            self.topography = TopographyStack([w], frames).to(next(self.parameters()))
 
     def check(self, x: Tensor, mask: Tensor | None = None, *, whole: bool = True) -> None:
-        """Raise `BadInput` if this model cannot take these frames.
+        """Raise `BadInput` if this model does not support these frames.
 
         Args:
-            whole: also refuse sequences shorter than the window.
+            whole: whether x holds whole sequences, which must not be shorter than the window.
         """
         super().check(x, mask)
         if whole and self.couples_frames:
             self.topography.check(x.shape[1])
 
 
-def check_topographic(model: object, what: str) -> None:
-    """Raise `BadInput` for a model whose frames have no t of their own, which ``what`` needs."""
+def check_topographic(model: object, use: str) -> None:
+    """Raise `BadInput` unless the model encodes each frame as t, which ``use`` needs."""
     if not isinstance(model, SequenceModel):
-        raise BadInput(f"{type(model).__name__} does not support {what}")
+        raise BadInput(f"{type(model).__name__} does not support {use}")
 
 
 def _distances(frames: int, closed: bool) -> Tensor:
-    """Return the frames from every frame (column) to every other (row), signed.
+    """Return the signed distance, in frames, from every frame (column) to every frame (row).
 
     Args:
-        closed: take the shorter way round the end of the sequence.
+        frames: number of frames.
+        closed: whether the last frame is followed by the first. The distance is then the shorter
+            one of both directions.
     """
     frame = torch.arange(frames)
     distance = frame[:, None] - frame
@@ -329,12 +340,13 @@ def _distances(frames: int, closed: bool) -> Tensor:
 def spread_of_capsules(t: Tensor, axes: int) -> Tensor:
     """Return how far the sites of capsules deviate from their mean: (…, capsules, *shape) to (…).
 
-    It is the root of the summed squared deviations, added over capsules: a group lasso, under which
-    few capsules vary and the others are flat.
+    It is the root of the summed squared deviations, added over capsules. As a penalty it is a group
+    lasso: few capsules vary, and the others are constant.
 
     Args:
+        t: latents, (…, capsules, *shape).
         axes: number of tensor axes of a frame's latents.
     """
     sites = t.flatten(1 - axes)
-    apart = sites - sites.mean(-1, keepdim=True)
-    return (apart.square().sum(-1) + 1e-6).sqrt().sum(-1)
+    deviations = sites - sites.mean(-1, keepdim=True)
+    return (deviations.square().sum(-1) + 1e-6).sqrt().sum(-1)

@@ -1,4 +1,4 @@
-"""Encoding of frames that arrive one at a time, and prediction of the next ones."""
+"""Encoding of frames that arrive one at a time, and prediction of the next frames."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ class Stream:
     """Encoder of frames that arrive one at a time, for models with a causal topography.
 
     ``stream(frame)`` takes (batch, *frame) and returns t, (batch, capsules, *shape): the same as
-    ``model.encode`` gives for the whole sequence. ``stream.predict(n)`` returns the n frames that
-    come next. The stream keeps u² of the last window.
+    ``model.encode`` returns for the whole sequence. ``stream.predict(n)`` returns the next n
+    frames. The stream keeps u² of the last window.
     """
 
     def __init__(self, model: SequenceModel) -> None:
         topography = model.topography
         if model.couples_frames and topography.window > 1 and not topography.causal:
             raise BadInput(
-                "only a causal model can take frames one at a time: its topography needs "
-                "causal=True (or window=1)"
+                "a stream needs a model with a causal topography: set causal=True, or window=1"
             )
         self.model = model
         self.t: Tensor | None = None  #: of the last frame
         self._squares: list[Tensor] = []
-        self._t_per_axis: list[Tensor] = []  # of the last frame, for every axis to move along
+        self._t_per_axis: list[Tensor] = []  # t of the last frame for every axis to move along
         self._log_px: Tensor | None = None  # of all frames so far, for every axis
 
     @torch.no_grad()
@@ -50,22 +49,22 @@ class Stream:
         u = None
         if q.u is not None:
             squares = q.u.mean.square() + q.u.variance
-            # the first frame stands for the frames of the window before it
+            # the first frame takes the place of the frames before it, as in a causal topography
             past = self._squares or [squares] * (window - 1)
             self._squares = [*past, squares][-window:]
             u = torch.cat(self._squares, 1).sqrt()
         z = q.z.mean.expand(-1, window if u is not None else 1, *q.z.mean.shape[2:])
         self._t_per_axis = [t[:, -1:] for t in model.t_per_axis(z, u)]
         if model.topography.apart:
-            now = torch.stack([model.x_given_t(t).log_prob(x) for t in self._t_per_axis])[..., 0]
-            self._log_px = now if self._log_px is None else self._log_px + now
+            log_px = torch.stack([model.x_given_t(t).log_prob(x) for t in self._t_per_axis])[..., 0]
+            self._log_px = log_px if self._log_px is None else self._log_px + log_px
         axis = self._inferred_axis()
         per_axis = self._t_per_axis
         self.t = (per_axis[0] if axis is None else model.select_axis(per_axis, axis))[:, 0]
         return self.t
 
     def _inferred_axis(self) -> Tensor | None:
-        """Return the likeliest axis so far, (batch, 1), or None unless axes are kept apart."""
+        """Return the likeliest axis so far, (batch, 1), or None if axes are not kept apart."""
         return None if self._log_px is None else self._log_px.argmax(0)[:, None]
 
     @torch.no_grad()
@@ -75,11 +74,11 @@ class Stream:
         rate: float | None = None,
         axis: int | Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """Return the frames that come next, (batch, frames, *frame), from the last t, rolled.
+        """Return the next frames, (batch, frames, *frame), decoded from the last t, rolled.
 
         Args:
-            frames: how many frames to predict.
-            rate: sites a frame; by default the model's own ``rate``, which is 0 for a VAE.
+            frames: number of frames to predict.
+            rate: sites per frame; by default ``rate`` of the model, which is 0 for a VAE.
             axis: axis to roll along: one for all, (capsules,) or (batch, capsules). It is required
                 if capsules move along several axes, unless the topography keeps axes apart: then
                 it is inferred from the frames so far.
@@ -87,21 +86,22 @@ class Stream:
         if self.t is None:
             raise BadInput("the stream has no frames yet: call it with a frame before predict")
         frames = whole_number("frames", frames)
-        sites_a_frame = self.model.rate if rate is None else rate
+        sites_per_frame = self.model.rate if rate is None else rate
         axis = self._inferred_axis() if axis is None else axis
         axes = self.model.axes_to_roll(axis, len(self.t))
         t = self.model.select_axis(self._t_per_axis, axes)[:, 0]
-        ahead = [self.model.roll(t, sites_a_frame * (n + 1), axes) for n in range(frames)]
+        ahead = [self.model.roll(t, sites_per_frame * (n + 1), axes) for n in range(frames)]
         return self.model.decode(torch.stack(ahead, 1))
 
 
 class RollingStream:
-    """Encoder of frames that arrive one at a time.
+    """Encoder of frames that arrive one at a time, for a `RollingVAE`.
 
     ``stream(frame)`` takes (batch, *frame) and returns the t of that frame, (batch, capsules,
-    *shape), given all frames so far. ``stream.predict(n)`` returns the distribution of the n frames
-    that come next. The stream keeps running sums for every velocity of a capsule. If it decodes
-    several candidates it also keeps the frames, since each of them has to explain all frames.
+    *shape), given all frames so far. ``stream.predict(n)`` returns the distribution of the next n
+    frames. The stream keeps running sums for every path of a capsule. If the model decodes several
+    candidate motions, the stream also keeps all frames, because a new frame changes the code, and
+    so the likelihood of earlier frames under every candidate.
     """
 
     def __init__(self, model: RollingVAE) -> None:
@@ -118,12 +118,12 @@ class RollingStream:
             _check_batch(self._sums.precision.shape[1], frame)
         lag = torch.tensor([self.frames], device=x.device)
         visible = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
-        said = PathSums.of(model.expert(x), model.motions.paths, lag, visible)
-        self._sums = said if self._sums is None else self._sums + said
+        sums = PathSums.of(model.expert(x), model.motions.paths, lag, visible)
+        self._sums = sums if self._sums is None else self._sums + sums
         self.frames += 1
         self._seen = [*self._seen, x] if model.kept > 1 else [x]
-        found, motion = self._so_far()
-        q, candidate = found.pick(motion.logits.argmax(-1))
+        posterior, motion = self._so_far()
+        q, candidate = posterior.pick(motion.logits.argmax(-1))
         return model.motions.roll(q.mean, candidate, self.frames - 1)
 
     def posteriors(self) -> CodePosterior:
@@ -135,25 +135,29 @@ class RollingStream:
     @torch.no_grad()
     def motion(self) -> Categorical:
         """Return the posterior over candidate motions, given the frames so far."""
-        found, motion = self._so_far()
-        return found.among_all(motion, len(self.model.motions))
+        posterior, motion = self._so_far()
+        return posterior.among_all(motion, len(self.model.motions))
 
     @torch.no_grad()
     def predict(self, frames: int = 1) -> PredictedFrames:
-        """Return the distribution of the frames that come next."""
-        found, motion = self._so_far()
+        """Return the distribution of the next ``frames`` frames."""
+        posterior, motion = self._so_far()
         lags = range(self.frames, self.frames + whole_number("frames", frames))
-        return PredictedFrames(self.model, found, motion, lags)
+        return PredictedFrames(self.model, posterior, motion, lags)
 
     def _so_far(self) -> tuple[CodePosterior, Categorical]:
         """Return the posteriors of the code and of the kept candidates, given all frames so far."""
         if self.model.kept > 1 and len(self._seen) < self.frames:
-            raise BadInput("begin a new stream: with keep=1, this one has not kept all frames")
-        found = self.posteriors()
-        return found, self.model.motion_of(torch.cat(self._seen, 1), found)
+            raise BadInput(
+                "keep of the model was raised above 1, and this stream has not kept all frames: "
+                "begin a new stream"
+            )
+        posterior = self.posteriors()
+        return posterior, self.model.motion_of(torch.cat(self._seen, 1), posterior)
 
 
 def _check_batch(size: int, frame: Tensor) -> None:
+    """Raise `BadInput` unless a frame has the batch size of the earlier frames."""
     if len(frame) != size:
         raise BadInput(
             f"a stream must keep its batch size: this one has {size} sequences, the frame "

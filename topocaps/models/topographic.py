@@ -1,4 +1,4 @@
-"""The Topographic VAE, and the plain VAE it is compared with."""
+"""The Topographic VAE, and the VAE that is its baseline."""
 
 from __future__ import annotations
 
@@ -35,10 +35,17 @@ KINGMA_2014 = """\
 
 @family
 class TopographicVAE(SequenceModel):
-    """The Topographic VAE (Eq. 10-12): ``topography`` decides which frames and sites share u.
+    """The Topographic VAE (Eq. 10-12).
 
-    ``mu`` is learned. The paper writes Z - mu and starts at 30, its code computes z + 30: with
-    the paper's formula, start at -30.
+    ``mu`` is learned. The paper states Z - mu with an initial mu of 30, but its code computes
+    z + 30. This class computes Z - mu, so the equivalent initial value is -30.
+
+    Args:
+        z_given_x: encoder of frames, (…, *frame), that returns a Normal (…, capsules, *shape).
+        u_given_x: the same for u, (…, capsules, *u_shape).
+        x_given_t: decoder of t that returns a distribution over frames.
+        topography: W, which determines the frames and sites that share u.
+        mu, sparsity, epsilon, visible: as in ``mlp``.
 
     >>> topography = Topography(capsules=4, shape=(6,), window=5)
     >>> model = TopographicVAE.mlp(frame_shape=(1, 8, 8), topography=topography)
@@ -73,10 +80,10 @@ class TopographicVAE(SequenceModel):
             raise BadInput(f"visible must be VisibleFrames such as Stretch(3), not {visible!r}")
         self.sparsity, self.visible = sparsity, visible
         self.z_given_x, self.u_given_x = z_given_x, u_given_x
-        #: returns the `Posterior` of z and u together, in place of both encoders, if set
+        #: module that returns the `Posterior` of z and u; if set, it replaces both encoders
         self.encoders: nn.Module | None = None
         self.mu = nn.Parameter(torch.tensor(float(mu)))
-        # a buffer, so that models of one stack may have different values
+        # a buffer, so that models of a stack may have different values
         self.register_buffer("epsilon", torch.tensor(non_negative("epsilon", epsilon)), False)
 
     @classmethod
@@ -99,21 +106,22 @@ class TopographicVAE(SequenceModel):
         """Build the model with the paper's multilayer perceptrons (A.3).
 
         Args:
-            frame_shape: the shape of one frame, such as (channels, height, width).
+            frame_shape: shape of one frame, such as (channels, height, width).
             topography: W of Eq. 5.
-            hidden: the widths of an encoder's hidden layers; the decoder has them in reverse
-                order. The paper's widths where None.
-            mu: the initial value of the learned scalar of Eq. 6.
-            norm: what is done to the rows of every weight matrix (A.8).
-            likelihood: what the decoder's outputs mean.
-            centred: whether the decoder sees t less its mean under the prior (not the paper's).
-            learned: what of the topography is a parameter.
-            sparsity: the price, in nats, of capsules whose sites differ (not the paper's).
-            encoder_fan: the side of a layer that bounds the encoders' initial weights.
-            decoder_fan: the same for the decoder; the released code has ``Fan.OUT`` there.
-            epsilon: a number added to every energy W U²; the released code has 1e-6.
-            visible: which frames the encoders see in training, while the bound asks for all of them
-                (not the paper's). All frames are visible where None.
+            hidden: widths of an encoder's hidden layers; the decoder has them in reverse order.
+                By default they are the paper's widths.
+            mu: initial value of the learned scalar of Eq. 6.
+            norm: normalisation of the rows of every weight matrix (A.8).
+            likelihood: likelihood of the decoder: bernoulli or gaussian.
+            centred: whether the network of the decoder is applied to t minus its mean under the
+                prior (not in the paper).
+            learned: which part of the topography is a parameter.
+            sparsity: penalty, in nats, on capsules whose sites differ (not in the paper).
+            encoder_fan: number that bounds the initial weights of the encoders' layers.
+            decoder_fan: the same for the decoder; the released code uses ``Fan.OUT``.
+            epsilon: number that is added to every energy W U²; the released code uses 1e-6.
+            visible: which frames are encoded in training, while the bound is on all of them (not in
+                the paper). By default all frames are visible.
         """
         networks = Perceptrons(
             frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
@@ -133,22 +141,22 @@ class TopographicVAE(SequenceModel):
     ) -> Self:
         """Build the model with new networks; the other arguments are those of ``mlp``."""
         topography = networks.topography
-        shared = learn(topography, learned)
-        centre = _centre(topography, shared, mu) if centred else 0.0
+        w = learn(topography, learned)
+        centre = _centre(topography, w, mu) if centred else 0.0
         encoders = networks.encoder(), networks.encoder(topography.u_shape)
-        model = cls(*encoders, networks.decoder(centre), shared, mu, sparsity, epsilon, visible)
-        own: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
+        model = cls(*encoders, networks.decoder(centre), w, mu, sparsity, epsilon, visible)
+        settings: dict[str, Any] = {"kind": "TopographicVAE", "mu": float(mu), "centred": centred}
         if Learned(learned) is not Learned.NOTHING:
-            own["learned"] = Learned(learned).value
+            settings["learned"] = Learned(learned).value
         if sparsity:
-            own["sparsity"] = float(sparsity)
+            settings["sparsity"] = float(sparsity)
         if epsilon:
-            own["epsilon"] = float(epsilon)
+            settings["epsilon"] = float(epsilon)
         if visible is not None:
-            own["visible"] = visible_settings(visible)
-        # what subclasses do, settings do not tell
-        if topography.is_plain and own.get("visible", {}) is not None:
-            model.config = networks.config() | own
+            settings["visible"] = visible_settings(visible)
+        # settings do not describe topographies and visible frames of other classes
+        if topography.is_plain and settings.get("visible", {}) is not None:
+            model.config = networks.config() | settings
         return model
 
     @classmethod
@@ -177,8 +185,12 @@ class TopographicVAE(SequenceModel):
 
 @family
 class VAE(SequenceModel):
-    """The baseline: t = z, standard normal. ``topography`` only divides t into capsules; its window
-    binds no frames.
+    """The baseline: t = z, with a standard normal prior.
+
+    Args:
+        z_given_x: encoder of frames, (…, *frame), that returns a Normal (…, capsules, *shape).
+        x_given_t: decoder of t that returns a distribution over frames.
+        topography: number of capsules and their sites. Its other settings do not affect the model.
 
     >>> model = VAE.mlp(frame_shape=(1, 8, 8), topography=Topography(capsules=4, shape=(6,)))
     >>> model(torch.rand(2, 6, 1, 8, 8)).kl_u.sum().item()  # there is no u
@@ -230,7 +242,7 @@ class VAE(SequenceModel):
 
     @property
     def rate(self) -> float:
-        return 0.0  # no t of a VAE is expected to move
+        return 0.0  # the latents of a VAE are not expected to move
 
     def posterior(self, x: Tensor) -> Posterior:
         return Posterior(self.z_given_x(x))
@@ -244,10 +256,10 @@ class VAE(SequenceModel):
         return Independent(Normal(zeros, torch.ones_like(zeros)), zeros.ndim)
 
 
-def _centre(topography: Topography, shared: TopographyLike, mu: float) -> float:
+def _centre(topography: Topography, w: TopographyLike, mu: float) -> float:
     """Return the mean of t under the prior, or its median if the topography is learned."""
     if topography.degrees_of_freedom < 2:
-        raise BadInput("a decoder cannot be centred where t has no mean: window and reach are 1")
-    if isinstance(shared, LearnedTopography):  # from sharing nothing, t has no mean
-        return shared.typical(mu)
+        raise BadInput("centred=True needs a window or a reach above 1: otherwise t has no mean")
+    if isinstance(w, LearnedTopography):  # from the identity, t has a median but no mean
+        return w.typical(mu)
     return TopographicStudentT(topography, topography.window, mu).mean.mean().item()

@@ -1,4 +1,4 @@
-"""Which frames a model sees in training, while it is asked for all of them."""
+"""Policies that choose the frames which are visible to a model in training."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from topocaps.errors import BadInput, whole_number
 
 @dataclass(frozen=True)
 class VisibleFrames(ABC):
-    """Between ``least`` and ``most`` of the present frames of a sequence are visible.
+    """Choice of between ``least`` and ``most`` of the present frames of a sequence.
 
-    Every number of frames is equally likely. ``most`` is all frames by default. A sequence with
-    fewer present frames than ``least`` shows them all.
+    Every number of frames is equally likely. The model sees the chosen frames, and the bound is on
+    all present frames.
+
+    Args:
+        least: smallest number of visible frames. If fewer are present, all of them are visible.
+        most: largest number of visible frames; by default all present frames.
     """
 
     least: int = 3
@@ -31,7 +35,7 @@ class VisibleFrames(ABC):
                 raise BadInput(f"most must be at least least={self.least}, not {self.most}")
 
     def choose(self, uniform: Tensor, present: Tensor) -> Tensor:
-        """Return which frames are visible, booleans (…, time): some of the present ones.
+        """Return booleans (…, time), True for the present frames that are visible.
 
         Args:
             uniform: random numbers in [0, 1], (…, time, 2).
@@ -56,7 +60,7 @@ class VisibleFrames(ABC):
 
 @dataclass(frozen=True)
 class Stretch(VisibleFrames):
-    """A contiguous stretch of the present frames, anywhere in the sequence.
+    """A contiguous stretch of the present frames, at a random position.
 
     >>> present = torch.ones(8, dtype=torch.bool)
     >>> Stretch(3, 3).choose(torch.full((8, 2), 0.5), present).int()
@@ -80,7 +84,7 @@ class RandomFrames(VisibleFrames):
 
 @dataclass(frozen=True)
 class Past(VisibleFrames):
-    """The first of the present frames; what follows is to be predicted."""
+    """The first of the present frames, so that the model learns to predict later ones."""
 
     def among(self, uniform: Tensor, present: Tensor, count: Tensor) -> Tensor:
         return present.cumsum(-1) <= count
@@ -89,20 +93,20 @@ class Past(VisibleFrames):
 def visible_first(x: Tensor, visible: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``count`` frames of each sequence, the visible ones first.
 
-    With the frames, (batch, count, *frame), come their indices and which of them are visible, both
-    (batch, count).
+    The result is the frames, (batch, count, *frame), their indices, (batch, count), and which of
+    them are visible, (batch, count).
 
     >>> x, visible = torch.arange(4.0)[None, :, None], torch.tensor([[False, True, False, True]])
     >>> visible_first(x, visible, 3)[1:]
     (tensor([[1, 3, 0]]), tensor([[ True,  True, False]]))
     """
     index = visible.to(torch.uint8).argsort(stable=True, dim=-1, descending=True)[..., :count]
-    at = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
-    return x.gather(1, at), index, visible.gather(-1, index)
+    of_values = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
+    return x.gather(1, of_values), index, visible.gather(-1, index)
 
 
 def _up_to(uniform: Tensor, last: Tensor) -> Tensor:
-    """Return whole numbers from 0 to ``last`` from uniform ones."""
+    """Turn uniform numbers in [0, 1] into whole numbers from 0 to ``last``."""
     return torch.minimum((uniform * (last + 1)).long(), last)
 
 
@@ -112,7 +116,7 @@ _KINDS: dict[str, type[VisibleFrames]] = {
 
 
 def visible_settings(visible: VisibleFrames) -> dict[str, Any] | None:
-    """Return the settings that `visible_from` takes, or None for a policy of your own."""
+    """Return the settings that `visible_from` takes, or None for a policy of another class."""
     if type(visible) not in _KINDS.values():
         return None
     return {"kind": type(visible).__name__, **asdict(visible)}
@@ -126,5 +130,8 @@ def visible_from(settings: dict[str, Any]) -> VisibleFrames:
     """
     values = {name: value for name, value in settings.items() if name != "kind"}
     if settings.get("kind") not in _KINDS:
-        raise BadInput(f"this version knows no visible frames of kind {settings.get('kind')!r}")
+        raise BadInput(
+            f"this version knows no visible frames of kind {settings.get('kind')!r}, only "
+            f"{', '.join(_KINDS)}"
+        )
     return _KINDS[settings["kind"]](**values)
