@@ -10,7 +10,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 import topocaps as tc
 from topocaps.latents.motion import Changing, Grouped, Known, Motion, Unknown
 from topocaps.models import Likelihood
-from topocaps.models.experts import product_of_experts, rolled_back
+from topocaps.models.experts import product_of_experts, rolled_back, weighted_squares
 
 DOUBLE = {"dtype": torch.float64}
 FRAME = (1, 2, 4)
@@ -28,6 +28,10 @@ MODELS = {
     "changing": dict(motion=Changing((-1, 1), frames=(1, 3))),
     "open ends": dict(motion=Unknown((-1, 2)), cyclic=False),
     "Student-t": dict(prior="student-t"),
+    "corrected": dict(motion=Known(-1), correction=4),
+    "corrected axes": dict(motion=Unknown((1, 2), axes=(0, 1)), shape=(3, 4), correction=3),
+    "corrected groups": dict(motion=GROUPED, keep=1, correction=2),
+    "corrected open ends": dict(motion=Unknown((-1, 2)), cyclic=False, correction=4),
     "Laplace": dict(motion=Unknown((-1, 1)), prior="laplace"),
 }
 every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
@@ -40,6 +44,9 @@ def rolling(motion=FORWARDS, shape=(5,), capsules=2, cyclic=True, **settings):
     with torch.no_grad():  # so that posteriors and frames differ
         for parameter in model.parameters():
             parameter.mul_(3.0)
+        if model.correction is not None:  # which starts as the identity
+            for network in model.correction.networks:
+                network[-1].weight.normal_(0, 0.1)
     return model
 
 
@@ -88,6 +95,37 @@ def test_later_frames_of_the_same_content_roll_the_code_back(motion):
     torch.testing.assert_close(later.stddev, model.motions.roll(q.stddev, 0, -2))
 
 
+@pytest.mark.parametrize("motion", [Known(1), Known(-2), GROUPED], ids=repr)
+def test_rolling_the_data_rolls_the_corrected_code(motion):
+    """All groups of capsules move as a candidate says, also where groups move differently."""
+    model, x = rolling(motion, correction=3), frames()
+    q, later = (model.posteriors(one, some(2, *range(5))).q for one in (x, x.roll(-1, 1)))
+    for n in range(len(model.motions)):
+        torch.testing.assert_close(later.mean[n], model.motions.roll(q.mean[n], n, 1))
+        torch.testing.assert_close(later.stddev[n], model.motions.roll(q.stddev[n], n, 1))
+    plain = rolling(motion).posteriors(x, some(2, *range(5))).q
+    assert (plain.mean - q.mean).abs().max() > 0.01
+
+
+def test_a_correction_starts_as_the_identity():
+    torch.manual_seed(0)
+    model = tc.RollingVAE.mlp(FRAME, tc.Topography(2, (5,)), hidden=(8,), correction=4).double()
+    corrected = model.posterior(frames())
+    model.correction = None
+    assert torch.equal(corrected.mean, model.posterior(frames()).mean)
+    torch.testing.assert_close(corrected.stddev, model.posterior(frames()).stddev)
+
+
+def test_a_correction_reads_how_much_experts_disagree():
+    """Two experts on either side of 0 have the same product as two experts at 0."""
+    correction = rolling(correction=4).correction
+    precision, apart = torch.full((1, 2, 5), 4.0, **DOUBLE), torch.full((1, 2, 5), 2.0, **DOUBLE)
+    product = product_of_experts(2 * precision, torch.zeros(1, 2, 5, **DOUBLE))
+    agreed = correction(product, torch.zeros(1, 2, 5, **DOUBLE))
+    disagreed = correction(product, 2 * precision * apart.square())
+    assert (agreed.mean - disagreed.mean).abs().max() > 0.01
+
+
 @every_model
 def test_the_order_of_visible_frames_does_not_matter(kind):
     model, x = rolling(**kind), frames()
@@ -97,6 +135,8 @@ def test_the_order_of_visible_frames_does_not_matter(kind):
     every = torch.ones(2, len(lag), dtype=torch.bool)
     experts = rolled_back(model.z_given_x(x[:, lag]), model.motions.paths, shifts, every)
     shuffled = product_of_experts(*(one.sum(2) for one in experts))
+    if model.correction is not None:
+        shuffled = model.correction(shuffled, weighted_squares(*experts).sum(2))
     torch.testing.assert_close(shuffled.mean, q.mean)
     torch.testing.assert_close(shuffled.stddev, q.stddev)
 
@@ -117,6 +157,7 @@ def test_missing_frames_do_not_affect_the_posterior(kind):
 @every_model
 def test_more_visible_frames_make_the_posterior_narrower(kind):
     model, x = rolling(**kind), frames()
+    model.correction = None  # it may widen what experts disagree about
     model.keep = None  # so that both have the same candidates
     few, more = (model.posteriors(x, some(2, *seen)).q for seen in ([1], [0, 1, 4]))
     if not model.topography.cyclic:  # frame 4 says nothing of the sites that it has lost

@@ -265,6 +265,12 @@ class CapsuleMotion(nn.Module):
         velocities = self.paths.velocities[self.path_of]
         return velocities.squeeze(-1) if velocities.shape[-1] == 1 else velocities
 
+    @property
+    def groups(self) -> list[Tensor]:
+        """Indices of the capsules of every group that moves alike under all candidates."""
+        _, group = self.path_of.unique(dim=1, return_inverse=True)
+        return [(group == n).nonzero().flatten() for n in group.unique()]
+
     def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
         """Return by how many sites capsules roll in ``steps`` frames: (…, capsules, axes).
 

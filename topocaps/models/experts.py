@@ -11,6 +11,7 @@ from torch.distributions import Categorical, Normal
 
 from topocaps.latents.motion import CapsuleMotion
 from topocaps.latents.paths import Paths
+from topocaps.models.correction import PosteriorCorrection
 from topocaps.models.networks import GaussianEncoder
 
 LARGEST = 8.0  # largest magnitude of the log-precision of an expert
@@ -51,6 +52,11 @@ def rolled_back(
     return torch.where(seen, precision, 0.0), torch.where(seen, weighted, 0.0)
 
 
+def weighted_squares(precision: Tensor, weighted_mean: Tensor) -> Tensor:
+    """Return the products of precisions and squared means, from the products with the means."""
+    return torch.where(precision > 0, weighted_mean.square() / precision, 0.0)
+
+
 def product_of_experts(precision: Tensor, weighted_mean: Tensor) -> Normal:
     """Return the product of N(0, 1) and of experts.
 
@@ -75,7 +81,13 @@ class CodePosterior:
 
     @classmethod
     def of(
-        cls, expert: Normal, motions: CapsuleMotion, keep: int, lag: Tensor, visible: Tensor
+        cls,
+        expert: Normal,
+        motions: CapsuleMotion,
+        keep: int,
+        lag: Tensor,
+        visible: Tensor,
+        correction: PosteriorCorrection | None = None,
     ) -> Self:
         """Return the posterior of the code, given the visible frames.
 
@@ -83,6 +95,7 @@ class CodePosterior:
             expert, lag, visible: as in ``PathSums.of``.
             motions: the candidate motions.
             keep: number of candidates that are kept: those that agree best with the experts.
+            correction: network that corrects the product of the experts; none by default.
         """
         candidate = motions.all_candidates
         if keep < len(motions):
@@ -91,7 +104,10 @@ class CodePosterior:
                 candidate = sums.likeliest(motions, keep)
         shifts = motions.shifts(candidate[..., None], lag)
         precision, weighted = rolled_back(expert, motions.paths, shifts, visible)
-        return cls(product_of_experts(precision.sum(2), weighted.sum(2)), candidate)
+        q = product_of_experts(precision.sum(2), weighted.sum(2))
+        if correction is not None:
+            q = correction(q, weighted_squares(precision, weighted).sum(2))
+        return cls(q, candidate)
 
     def pick(self, place: Tensor) -> tuple[Normal, Tensor]:
         """Return the posterior and the candidate of each sequence at ``place``.
@@ -120,7 +136,7 @@ class PathSums:
 
     precision: Tensor  #: (paths, batch, capsules, *shape)
     weighted_mean: Tensor  #: products of precisions and means, (paths, batch, capsules, *shape)
-    energy: Tensor  #: products of precisions and squared means, (paths, batch, capsules)
+    weighted_square: Tensor  #: products of precisions and squared means, of the same shape
 
     @classmethod
     def of(cls, expert: Normal, paths: Paths, lag: Tensor, visible: Tensor) -> Self:
@@ -132,18 +148,17 @@ class PathSums:
             lag: distances from frame 0, (time,) or (batch, time).
             visible: booleans (batch, time).
         """
-        sites = len(paths.shape)
         path = torch.arange(len(paths), device=lag.device)[:, None, None]
         shifts = paths.shifts(path, lag)[..., None, :]  # paths, 1 or batch, time, 1, axes
         precision, weighted = rolled_back(expert, paths, shifts, visible)
-        energy = torch.where(precision > 0, weighted.square() / precision, 0.0)
-        return cls(precision.sum(2), weighted.sum(2), energy.flatten(-sites).sum((2, -1)))
+        squares = weighted_squares(precision, weighted)
+        return cls(precision.sum(2), weighted.sum(2), squares.sum(2))
 
     def __add__(self, other: PathSums) -> PathSums:
         return PathSums(
             self.precision + other.precision,
             self.weighted_mean + other.weighted_mean,
-            self.energy + other.energy,
+            self.weighted_square + other.weighted_square,
         )
 
     def log_weights(self, motions: CapsuleMotion) -> Tensor:
@@ -160,10 +175,10 @@ class PathSums:
         sites, total = len(motions.paths.shape), 1 + self.precision
         explained = self.weighted_mean.square() / total - total.log()
         evidence = 0.5 * explained.flatten(-sites).sum(-1)  # paths batch capsules
-        # With whole rolls, the energy is equal for all paths and can be left out. This holds for
-        # open ends, too: sites that a roll leaves without a code have t = 0, so m still costs p m².
+        # With whole rolls, the sum of p m² is equal for all paths and can be left out. This holds
+        # for open ends, too: sites that a roll leaves without a code have t = 0, and cost p m².
         if any(motions.paths.fractional):
-            evidence = evidence - 0.5 * self.energy
+            evidence = evidence - 0.5 * self.weighted_square.flatten(-sites).sum(-1)
         capsule = torch.arange(evidence.shape[-1], device=evidence.device)
         by_capsule = evidence.mT[motions.path_of, capsule]  # candidates capsules batch
         return motions.log_prior[:, None] + by_capsule.sum(1)
@@ -175,8 +190,14 @@ class PathSums:
         """
         return self.log_weights(motions).argsort(stable=True, dim=0, descending=True)[:keep]
 
-    def posterior(self, motions: CapsuleMotion, keep: int) -> CodePosterior:
-        """Return the posterior of the code under the ``keep`` most probable candidates."""
+    def posterior(
+        self, motions: CapsuleMotion, keep: int, correction: PosteriorCorrection | None = None
+    ) -> CodePosterior:
+        """Return the posterior of the code under the ``keep`` most probable candidates.
+
+        Args:
+            correction: network that corrects the product of the experts; none by default.
+        """
         candidate = motions.all_candidates
         if keep < len(motions):
             candidate = self.likeliest(motions, keep)
@@ -184,6 +205,8 @@ class PathSums:
         path = motions.path_of[candidate]  # kept, batch or 1, capsules
         sequence = torch.arange(batch, device=path.device)[:, None]
         capsule = torch.arange(capsules, device=path.device)
-        precision = self.precision[path, sequence, capsule]
-        weighted_mean = self.weighted_mean[path, sequence, capsule]
-        return CodePosterior(product_of_experts(precision, weighted_mean), candidate)
+        at = path, sequence, capsule
+        q = product_of_experts(self.precision[at], self.weighted_mean[at])
+        if correction is not None:
+            q = correction(q, self.weighted_square[at])
+        return CodePosterior(q, candidate)

@@ -17,6 +17,9 @@ from topocaps.errors import one_of, whole_number
 from topocaps.latents.topography import Topography
 from topocaps.models.likelihoods import Likelihood
 
+#: Convolutions over one, two and three axes.
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 class Norm(StrEnum):
     """Normalisation of the rows of every weight matrix (A.8)."""
@@ -42,7 +45,7 @@ def keep_size(network: nn.Module) -> None:
     letters with two or more hidden layers learns nothing in its first thousand steps. The last
     layer and the biases are not changed.
     """
-    kinds = (Linear, nn.Conv2d, nn.ConvTranspose2d)
+    kinds = (Linear, *CONVOLUTIONS, nn.ConvTranspose2d)
     *hidden, _ = (layer for layer in network.modules() if isinstance(layer, kinds))
     for layer in hidden:
         if isinstance(layer, nn.ConvTranspose2d):

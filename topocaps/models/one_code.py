@@ -14,9 +14,11 @@ from topocaps.errors import BadInput, whole_number
 from topocaps.latents.motion import CapsuleMotion, Known, Motion
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
+from topocaps.models.correction import PosteriorCorrection
 from topocaps.models.evidence import RollingEvidence, chunks
 from topocaps.models.experts import CodePosterior
 from topocaps.models.likelihoods import Likelihood
+from topocaps.models.networks import CONVOLUTIONS
 from topocaps.models.priors import CodePrior, StandardNormal
 from topocaps.models.visible import Stretch, VisibleFrames, visible_first
 
@@ -38,6 +40,7 @@ class OneCodeModel(GenerativeModel):
         visible: VisibleFrames = Stretch(),  # noqa: B008 (frozen)
         keep: int | None = None,
         prior: CodePrior | str = StandardNormal(),  # noqa: B008 (frozen)
+        correction: int | None = None,
     ) -> None:
         super().__init__()
         self.z_given_x, self.x_given_t = z_given_x, x_given_t
@@ -53,6 +56,11 @@ class OneCodeModel(GenerativeModel):
         self.motions = CapsuleMotion(
             motion, topography.capsules, topography.shape, topography.cyclic
         )
+        self.correction = None
+        if correction is not None:
+            self.correction = PosteriorCorrection(
+                topography.shape, self.motions.groups, correction, topography.cyclic
+            )
 
     @property
     def kept(self) -> int:
@@ -117,7 +125,9 @@ class OneCodeModel(GenerativeModel):
         lag = torch.arange(x.shape[1], device=x.device)
         if most is not None and most < x.shape[1]:
             x, lag, visible = visible_first(x, visible, most)
-        return CodePosterior.of(self.expert(x), self.motions, self.kept, lag, visible)
+        return CodePosterior.of(
+            self.expert(x), self.motions, self.kept, lag, visible, self.correction
+        )
 
     def expert(self, x: Tensor) -> Normal:
         """Return the experts on the codes that frames show, (batch, time, capsules, *shape)."""
@@ -211,7 +221,7 @@ class OneCodeModel(GenerativeModel):
     def stack_key(self) -> tuple[object, ...] | None:
         if not isinstance(self.prior, Hashable):
             return None  # priors of a user's class may not be comparable
-        if any(isinstance(module, nn.Conv2d) for module in self.modules()):
+        if any(isinstance(module, CONVOLUTIONS) for module in self.modules()):
             return None  # on a GPU, vmap over convolutions is slower than a stack for each model
         paths = tuple(self.motions.paths.velocities.shape)
         return self.visible, self.keep, self.prior, len(self.motions), paths

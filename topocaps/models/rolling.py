@@ -64,6 +64,9 @@ class RollingVAE(OneCodeModel):
             laplace. By default it is N(0, I). The posterior has the factor N(0, 1), the "1 +"
             above, with every prior, and the bound holds with every prior. If the KL divergence has
             no closed form, it is sampled.
+        correction: hidden channels of a network that corrects the mean and the precision of the
+            product of experts where experts disagree (`PosteriorCorrection`). By default there is
+            no such network.
 
     >>> capsules = Topography(capsules=4, shape=(5,))
     >>> model = RollingVAE.mlp(frame_shape=(1, 8, 8), topography=capsules)
@@ -88,6 +91,7 @@ class RollingVAE(OneCodeModel):
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         keep: int | None = None,
         prior: CodePrior | str = StandardNormal(),  # noqa: B008 (frozen)
+        correction: int | None = None,
     ) -> Self:
         """Build the model with multilayer perceptrons, with SiLU between their layers.
 
@@ -103,7 +107,9 @@ class RollingVAE(OneCodeModel):
         networks = Perceptrons(
             frame_shape, topography, hidden, likelihood=likelihood, activation=nn.SiLU
         )
-        model = cls._of_networks(networks, motion, visible, keep, prior, hidden=networks.widths)
+        model = cls._of_networks(
+            networks, motion, visible, keep, prior, correction, hidden=networks.widths
+        )
         for network in (model.z_given_x, model.x_given_t):
             keep_size(network)
         return model
@@ -120,6 +126,7 @@ class RollingVAE(OneCodeModel):
         likelihood: Likelihood | str = Likelihood.BERNOULLI,
         keep: int | None = None,
         prior: CodePrior | str = StandardNormal(),  # noqa: B008 (frozen)
+        correction: int | None = None,
     ) -> Self:
         """Build the model with convolutional networks, with SiLU between their layers.
 
@@ -134,7 +141,7 @@ class RollingVAE(OneCodeModel):
         """
         networks = Convolutions(frame_shape, topography, channels, hidden, likelihood, SILU)
         recorded = {"hidden": networks.hidden, "channels": list(networks.channels)}
-        return cls._of_networks(networks, motion, visible, keep, prior, **recorded)
+        return cls._of_networks(networks, motion, visible, keep, prior, correction, **recorded)
 
     @classmethod
     def _of_networks(
@@ -144,6 +151,7 @@ class RollingVAE(OneCodeModel):
         visible: VisibleFrames,
         keep: int | None,
         prior: CodePrior | str,
+        correction: int | None,
         **recorded: Any,
     ) -> Self:
         """Build the model with new networks.
@@ -152,7 +160,9 @@ class RollingVAE(OneCodeModel):
         """
         encoder, topography = networks.encoder(), networks.topography
         expert = ExpertEncoder(encoder.network, encoder.frame_axes, encoder.latent_shape)
-        model = cls(expert, networks.decoder(), topography, motion, visible, keep, prior)
+        model = cls(
+            expert, networks.decoder(), topography, motion, visible, keep, prior, correction
+        )
         motion_record, visible_record = motion_settings(motion), visible_settings(visible)
         prior_record = prior_settings(model.prior)
         if topography.is_plain and None not in (motion_record, visible_record, prior_record):
@@ -165,6 +175,7 @@ class RollingVAE(OneCodeModel):
                 "likelihood": networks.likelihood.value,
                 **({} if model.keep is None else {"keep": model.keep}),
                 **({} if model.prior == StandardNormal() else {"prior": prior_record}),
+                **({} if correction is None else {"correction": correction}),
                 **recorded,
             }
         return model

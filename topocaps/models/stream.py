@@ -130,7 +130,8 @@ class RollingStream:
         """Return q(t|frames so far, v) at frame 0, for the candidate motions v that are kept."""
         if self._sums is None:
             raise BadInput("the stream has no frames yet: call it with a frame first")
-        return self._sums.posterior(self.model.motions, self.model.kept)
+        model = self.model
+        return self._sums.posterior(model.motions, model.kept, model.correction)
 
     @torch.no_grad()
     def motion(self) -> Categorical:

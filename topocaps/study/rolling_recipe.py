@@ -35,6 +35,7 @@ class RollingRecipe(BaseRecipe):
     channels: tuple[int, ...] | None = None  #: of convolutional networks; perceptrons where None
     likelihood: Likelihood = Likelihood.BERNOULLI
     prior: CodePrior = field(default_factory=StandardNormal)  #: of the code, or its name
+    correction: int | None = None  #: hidden channels of a network that corrects the posterior
 
     def __post_init__(self) -> None:
         given = self.topography
@@ -48,6 +49,7 @@ class RollingRecipe(BaseRecipe):
             hidden=optional(widths),
             channels=optional(widths),
             keep=optional(whole_number),
+            correction=optional(whole_number),
             likelihood=lambda _, value: Likelihood.of(value),
             prior=lambda _, value: CodePrior.of(value),
         )
@@ -76,6 +78,7 @@ class RollingRecipe(BaseRecipe):
             "likelihood": self.likelihood,
             "keep": self.keep,
             "prior": self.prior,
+            "correction": self.correction,
         }
         with seeded(seed):
             if self.channels is None:
@@ -91,10 +94,12 @@ class RollingRecipe(BaseRecipe):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recipe as plain data; older run folders do not have the default prior."""
+        """Return the recipe as plain data, without later settings that have their default."""
         settings = super().to_json()
         if self.prior == StandardNormal():
             del settings["prior"]
+        if self.correction is None:
+            del settings["correction"]
         return settings
 
     def identity(self) -> dict[str, Any]:
@@ -105,6 +110,7 @@ class RollingRecipe(BaseRecipe):
             visible=(visible_settings(self.visible), None),
             **pairs(self, keep=None, hidden=None, channels=None, likelihood="bernoulli"),
             prior=(prior_settings(self.prior), {"kind": "normal"}),
+            correction=(self.correction, None),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from topocaps.models.networks import Linear
+from topocaps.models.networks import CONVOLUTIONS, Linear
 
 ITERATIONS = 5
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic iteration, by Jordan et al.
@@ -18,7 +18,7 @@ RMS = 0.2  # of an update at a learning rate of 1, by Liu et al. (2025): about t
 
 #: The axis of a layer's outputs in its weight.
 _OUTPUT_AXIS: dict[type[nn.Module], int] = {
-    Linear: 0, nn.Linear: 0, nn.Conv2d: 0, nn.ConvTranspose2d: 1,
+    Linear: 0, nn.Linear: 0, **dict.fromkeys(CONVOLUTIONS, 0), nn.ConvTranspose2d: 1,
 }  # fmt: skip
 
 
