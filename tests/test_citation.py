@@ -193,5 +193,5 @@ def test_a_model_and_a_metric_of_your_own_name_theirs():
 
     assert tc.citation(measure) == tc.citation(Mine, measure) == f"{entry}\n\n{TOPOCAPS}"
     for unknown in ("mig", 3, torch.nn.Linear(1, 1), lambda t: t):
-        with pytest.raises(tc.BadInput, match="names no BibTeX entries"):
+        with pytest.raises(tc.BadInput, match="has no BibTeX entries"):
             tc.citation(unknown)

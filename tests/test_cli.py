@@ -192,7 +192,9 @@ def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
     words = ["train", "sprites/tvae", "--out", tmp_path / "run", *TINY, "--set", "lr=1e30"]
     code, _, err = command(*words)
     assert code == 1 and re.search(r"sprites/tvae, seed 0: .* at step \d+; try a smaller lr", err)
-    assert err.splitlines()[-1] == "topocaps: 1 of 1 runs did not stay finite"
+    assert err.splitlines()[-1] == (
+        "topocaps: 1 of 1 runs did not stay finite: see failure.json in their folders"
+    )
 
 
 def test_demo_compares_three_models(tmp_path, monkeypatch, command):

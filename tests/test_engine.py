@@ -279,7 +279,7 @@ def test_a_program_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
     [
         (dict(seeds=[0]), "there are 2 models and 1 seeds"),
         (dict(outs=["a"]), "there are 2 models and 1 outs"),
-        (dict(same=True), "a model is trained once: give as many models as there are seeds"),
+        (dict(same=True), "one model is in the list twice: build a model for each seed"),
     ],
 )
 def test_what_does_not_fit_models_is_refused(changes, message):

@@ -242,7 +242,7 @@ def test_the_best_epoch_and_patience_are_told_by_the_history():
 def test_mistakes_get_a_sentence_and_leave_no_folder(tmp_path):
     there = dict(out=tmp_path / "run", watcher=Silent())
     for how, says in (
-        (dict(patience=2), "give some"),
+        (dict(patience=2), "pass validation=…"),
         (dict(patience=0, validation=frames()), "patience must be"),
         (dict(patience=2, validation=torch.rand(2, 6, 1, 4, 5)), "frame"),
         (dict(patience=2, validation=torch.rand(2, 2, *FRAME)), "window 3 is longer"),
