@@ -79,7 +79,7 @@ def test_a_program_without_pytorch_computes_the_same(model, frames, tmp_path):
 
 @quiet
 def test_a_difference_over_the_tolerance_is_refused(tmp_path):
-    with pytest.raises(NotTheSame, match="encoder is off by"):
+    with pytest.raises(NotTheSame, match="encoder differs from the model by"):
         export(tvae(tc.Topography(2, (5,), window=3)), tmp_path / "onnx", 4, tolerance=-1.0)
     assert not (tmp_path / "onnx").exists()
 

@@ -146,7 +146,7 @@ def test_the_hubs_own_package_uploads_the_saved_files(tmp_path, monkeypatch):
 
 
 def test_what_the_hub_refuses_is_a_sentence(hub):
-    with pytest.raises(tc.BadInput, match=r"cannot be had from the Hub: 404: me/nothing$"):
+    with pytest.raises(tc.BadInput, match=r"cannot be downloaded from the Hub: 404: me/nothing$"):
         from_pretrained("me/nothing")
     for wrong in ("nothing", "./a/b", "a/b/c", "/no/where"):
         with pytest.raises(tc.BadInput, match="neither a folder nor a repository"):
@@ -169,8 +169,8 @@ def test_what_is_not_such_a_model_is_refused(tmp_path):
     whole = json.loads((folder / "config.json").read_text())
     model = whole["model"]
     for wrong, words in (
-        ({**whole, "library_name": "diffusers"}, "not of a topocaps model"),
-        ([], "not of a topocaps model"),
+        ({**whole, "library_name": "diffusers"}, "not the config of a topocaps model"),
+        ([], "not the config of a topocaps model"),
         ({**whole, "model": {**model, "colour": "red"}}, "colour"),
         ({**whole, "model": {"frame_shape": [1, 4, 4]}}, "kind"),
         ({**whole, "model": {**model, "kind": "Oracle"}}, "knows no model"),

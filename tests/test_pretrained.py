@@ -59,12 +59,12 @@ def test_every_call_gives_a_model_of_its_own():
 
 
 def test_a_name_that_is_not_there_gets_a_sentence():
-    with pytest.raises(tc.BadInput, match=r"no trained model 'digits'; there are sprites$"):
+    with pytest.raises(tc.BadInput, match=r"no trained model 'digits': choose from sprites$"):
         tc.pretrained("digits")
     for wrong in ("", "..", "sprites/"):
-        with pytest.raises(tc.BadInput, match="there are sprites"):
+        with pytest.raises(tc.BadInput, match="choose from sprites"):
             tc.pretrained(wrong)
-    with pytest.raises(tc.BadInput, match="can be made is sprites"):
+    with pytest.raises(tc.BadInput, match="no command makes 'digits': choose from sprites"):
         make("digits")
 
 

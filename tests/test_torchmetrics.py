@@ -276,9 +276,11 @@ def test_a_metric_refuses_what_it_cannot_use():
     metric = adapted.MutualInformationGap()
     with pytest.warns(UserWarning, match="before"), pytest.raises(BadInput, match="update first"):
         metric.compute()
-    with pytest.raises(BadInput, match="codes and factors must be of the same items"):
+    with pytest.raises(BadInput, match="codes and factors must have equally many items"):
         metric.update(torch.zeros(3, 2), torch.zeros(4, 2))
-    with pytest.raises(BadInput, match=r"LieEquivarianceError needs action="):
+    with pytest.raises(
+        BadInput, match=r"LieEquivarianceError needs the setting action: pass action="
+    ):
         adapted.LieEquivarianceError(f=torch.sin)
     with pytest.raises(ValueError, match="colour"):
         adapted.MutualInformationGap(colour="red")
