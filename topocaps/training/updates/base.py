@@ -107,8 +107,8 @@ class Update(ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Update the parameters and return the terms: (members, terms).
 
-        If gradients are clipped, also return whether each member's gradient was finite. One that
-        is not counts as zero, so that only momentum moves the parameters.
+        If gradients are clipped, also return whether the gradient of each clipped member was
+        finite. One that was not counts as zero, so that only momentum moves the parameters.
         """
 
     @abstractmethod
