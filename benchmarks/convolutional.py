@@ -1,8 +1,9 @@
-"""Convolutional networks beside multilayer perceptrons on frames of 64 x 64: held-out gain, bound.
+"""Compare convolutional networks with multilayer perceptrons on frames of 64 x 64.
 
-On many sprites, and on few clips of a disc that moves straight. One thread of a CPU; perceptrons of
-the small recipes' widths are trained for as many steps, and for as many seconds: about a quarter of
-an hour in all.
+The data are many sprites, and few clips of a disc that moves in a straight line. The perceptrons
+have the widths of the small recipes. They train for as many steps as the convolutional networks,
+and for as many seconds. Held-out gains and bounds are measured. On one thread of a CPU, this takes
+about a quarter of an hour.
 
 python benchmarks/convolutional.py > benchmarks/results/convolutional-cpu.json
 """
@@ -20,8 +21,9 @@ from topocaps.training.watching import Silent
 FRAME = (1, 64, 64)
 CLOSED = tc.Topography(10, (15,), window=13)
 OPEN = tc.Topography(10, (30,), window=13, cyclic=False)
-BATCH, STEPS, MEASURED = 8, 600, 50  # sequences of every factor are measured
-CLIPS = 200  # of which a fifth is held out
+BATCH, STEPS = 8, 600
+MEASURED = 50  # sequences of every factor that are evaluated
+CLIPS = 200  # a fifth of them is held out
 
 
 def narrow(topography):
@@ -33,13 +35,18 @@ def perceptrons(topography):
 
 
 def discs():
-    """Clips (clips, 15, 1, 64, 64) of a disc that moves straight, any way, from anywhere."""
+    """Return clips (clips, 15, 1, 64, 64) of a disc that moves in a straight line.
+
+    Its direction, speed and place are random.
+    """
     random = torch.Generator().manual_seed(0)
-    way = 2 * torch.pi * torch.rand(CLIPS, 1, generator=random)
+    direction = 2 * torch.pi * torch.rand(CLIPS, 1, generator=random)
     speed = 1.5 + torch.rand(CLIPS, 1, generator=random)
     middle = 24 + 16 * torch.rand(CLIPS, 1, 2, generator=random)
     steps = speed * (torch.arange(15) - 7)  # from the middle frame
-    place = middle + torch.stack([steps * way.cos(), steps * way.sin()], -1)  # clips time 2
+    place = middle + torch.stack(
+        [steps * direction.cos(), steps * direction.sin()], -1
+    )  # clips time 2
     grid = torch.arange(64) + 0.5
     x, y = (grid - place[..., n, None] for n in range(2))  # clips time 64
     distance = (x[..., None, :].square() + y[..., :, None].square()).sqrt()
@@ -47,7 +54,10 @@ def discs():
 
 
 def trained(build, topography, train, steps):
-    """A model and the seconds of its training; the rate falls to 0 over these steps."""
+    """Return a trained model and the seconds of its training.
+
+    The learning rate falls to 0 over these steps.
+    """
     torch.manual_seed(0)
     model = build(topography)
     training = tc.Training(
@@ -59,14 +69,15 @@ def trained(build, topography, train, steps):
 
 
 def row(name, build, topography, train, held_out, steps):
+    """Return the results of one kind of networks."""
     model, seconds = trained(build, topography, train, steps)
-    found, bound = [], []
+    traversals, bounds = [], []
     torch.manual_seed(0)
     for batch in held_out.batches(20):
-        found.append(tc.metrics.traversal(model, batch.x, batch.factors))
+        traversals.append(tc.metrics.traversal(model, batch.x, batch.factors))
         with torch.no_grad():
-            bound.append(model(batch.x).elbo.mean(1))
-    gains = tc.metrics.Traversal.join(found).by_factor
+            bounds.append(model(batch.x).elbo.mean(1))
+    gains = tc.metrics.Traversal.join(traversals).by_factor
     names = dict(enumerate(held_out.names or ("all",)))
     shown = {names[n]: round(gain, 3) for n, gain in gains.items() if gain is not None}
     print(f"{name}: {shown}", file=sys.stderr)
@@ -75,13 +86,13 @@ def row(name, build, topography, train, held_out, steps):
         "parameters": sum(p.numel() for p in model.parameters()),
         "steps": steps,
         "seconds": round(seconds),
-        "elbo": round(torch.cat(bound).mean().item(), 1),
+        "elbo": round(torch.cat(bounds).mean().item(), 1),
         "gain": shown,
     }
 
 
 def compared(*data):
-    """Both networks for as many steps, and the perceptrons for as long."""
+    """Return the results of both networks after as many steps, and of perceptrons after as long."""
     rows = [
         row("convolutional", narrow, *data, STEPS),
         row("perceptrons", perceptrons, *data, STEPS),

@@ -1,5 +1,7 @@
-"""Speed of the kernel that updates weights inside their gradient's product, for the layers of MNIST
-and dSprites, by the tile of a weight that a program updates.
+"""Speed of the kernel that computes the gradient of a weight and applies it in one pass.
+
+The layers are those of MNIST and dSprites. The speed is measured for several tiles, the parts of a
+weight that a program updates.
 
 python benchmarks/descend.py > benchmarks/results/descend-h200.json
 """
@@ -17,7 +19,7 @@ from topocaps.training import kernels
 from topocaps.training.updates.layers import aligned, padded
 
 MODELS = 15
-#: rows, inputs and outputs of the large layers: both first encoders', the decoder's last
+#: Rows, inputs and outputs of the large layers: the first of both encoders, the decoder's last.
 LAYERS = {
     "MNIST, first": (144, 2352, 1944),
     "MNIST, last": (144, 972, 2352),
@@ -29,8 +31,11 @@ STEPS = 200
 
 
 def seconds(rows, inputs, outputs):
-    """Of a step of all models."""
-    make = lambda *shape: torch.randn(MODELS, *shape, device="cuda")  # noqa: E731
+    """Return the seconds of a step of all models."""
+
+    def make(*shape):
+        return torch.randn(MODELS, *shape, device="cuda")
+
     x, dy = make(rows, padded(inputs)).bfloat16(), make(rows, padded(outputs)).bfloat16()
     weight, moment = (aligned(make(outputs, inputs)) for _ in range(2))
     weight_bf16 = make(padded(outputs), padded(inputs)).bfloat16()
@@ -53,23 +58,24 @@ def seconds(rows, inputs, outputs):
 
 
 def main():
-    found = []
+    results = []
     for (name, sizes), tile in itertools.product(LAYERS.items(), TILES):
         with mock.patch.object(kernels, "tile", lambda *_, tile=tile: tile):
-            took = seconds(*sizes)
-        moved = MODELS * sizes[1] * sizes[2] * 18  # weight and moment there and back, and the copy
+            duration = seconds(*sizes)
+        # bytes of a weight: it and its moment are read and written, its bf16 copy is written
+        moved = MODELS * sizes[1] * sizes[2] * 18
         row = {
             "layer": name,
             "tile": tile,
             "device": torch.cuda.get_device_name(),
         }
         row |= {
-            "us_a_model": round(1e6 * took / MODELS, 2),
-            "TB_a_second": round(moved / took / 1e12, 2),
+            "us_a_model": round(1e6 * duration / MODELS, 2),
+            "TB_a_second": round(moved / duration / 1e12, 2),
         }
         print(row, file=sys.stderr, flush=True)
-        found.append(row)
-    print(json.dumps(found, indent=1))
+        results.append(row)
+    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

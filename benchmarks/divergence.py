@@ -1,4 +1,4 @@
-"""How often the published L = 0, K = 3 diverges, and what holds it.
+"""How often the published model with L = 0, K = 3 diverges, with and without gradient clipping.
 
 python benchmarks/divergence.py [MNIST folder] > benchmarks/results/divergence-h200.json
 """
@@ -19,7 +19,7 @@ STEPS = 12_000  # two epochs of MNIST
 
 
 def outcome(recipe, sequences, clip):
-    """Which seeds failed, when and in which term; the bound of the others at the end."""
+    """Return the first non-finite term of each failed seed, and the last bound of the others."""
     training = replace(recipe.training, clip=clip)
     models = [recipe.build(sequences.frame_shape, seed).to("cuda") for seed in SEEDS]
     engine = Engine(models, sequences.to("cuda"), SEEDS, training)
@@ -38,13 +38,13 @@ def outcome(recipe, sequences, clip):
 def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else None
     data = {"mnist": mnist(folder)[0], "sprites": sprites(64)[0]}
-    found = {"device": describe_device(torch.device("cuda")), "steps": STEPS, "outcomes": []}
+    results = {"device": describe_device(torch.device("cuda")), "steps": STEPS, "outcomes": []}
     for name, sequences in data.items():
         recipe = RECIPES[f"{name}/camera-ready/tvae-0"]
         for clip in (None, 1000.0):
-            found["outcomes"].append(outcome(recipe, sequences, clip))
-            print(found["outcomes"][-1], file=sys.stderr, flush=True)
-    print(json.dumps(found, indent=2))
+            results["outcomes"].append(outcome(recipe, sequences, clip))
+            print(results["outcomes"][-1], file=sys.stderr, flush=True)
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The engine beside the plain reference, in one run; ``topocaps bench`` calls this.
+"""Compare the speed of the engine with the plain reference; ``topocaps bench`` calls this.
 
-Ours and the reference take turns, so that a busy moment of the machine hits both.
+Both take turns, so that a busy moment of the machine slows both.
 """
 
 import statistics
@@ -27,7 +27,7 @@ SEEDS = 3
 
 
 def digits(count=2000):
-    """Strokes of about the size of MNIST's: times do not depend on what is shown."""
+    """Return strokes in images of MNIST's size: durations do not depend on the content."""
     generator = torch.Generator().manual_seed(0)
     ends = torch.rand(count, 2, 2, generator=generator) * 16 + 6
     along = torch.linspace(0, 1, 40)[:, None]
@@ -40,7 +40,7 @@ def digits(count=2000):
 
 
 class Orbits(torch.utils.data.Dataset):
-    """Sprites, looked up one sequence at a time."""
+    """A data set of sprites, which returns one sequence at a time."""
 
     def __init__(self, sequences):
         self.images, self.order = sequences.images, sequences.order
@@ -54,7 +54,7 @@ class Orbits(torch.utils.data.Dataset):
 
 
 class Ours:
-    """Steps of the engine on recipes, each from several seeds."""
+    """Steps of the engine, which trains each recipe from several seeds."""
 
     def __init__(self, recipes, seeds, sequences, device):
         pairs = [(recipe, seed) for recipe in recipes for seed in range(seeds)]
@@ -69,7 +69,7 @@ class Ours:
         )
 
     def seconds(self, steps):
-        """Of one step of one model, in this company."""
+        """Return the seconds of a step of one model, when all train together."""
         began = time.perf_counter()
         self.engine.advance(self.step + 1, steps, 10**6)  # waits for the device
         self.step += steps
@@ -77,7 +77,7 @@ class Ours:
 
 
 class Plain:
-    """Steps of reference models, one model after the other."""
+    """Steps of the reference models, which train one after the other."""
 
     def __init__(self, recipes, dataset, pixels, device):
         self.dataset, self.device = dataset, device
@@ -98,21 +98,22 @@ class Plain:
         return (time.perf_counter() - began) / steps / len(self.models)
 
 
-def take_turns(*ways, steps, turns=5):
-    """Medians of each, and of how many times as long the last takes as each of the others."""
-    for one, count in zip(ways, steps, strict=True):
-        one.seconds(max(2, count // 2))  # warm
-    found = [
-        [one.seconds(count) for one, count in zip(ways, steps, strict=True)] for _ in range(turns)
+def take_turns(*contestants, steps, turns=5):
+    """Return the median seconds of each contestant, and of the last divided by each other."""
+    for contestant, count in zip(contestants, steps, strict=True):
+        contestant.seconds(max(2, count // 2))  # warm up
+    rounds = [
+        [contestant.seconds(count) for contestant, count in zip(contestants, steps, strict=True)]
+        for _ in range(turns)
     ]
-    columns = list(zip(*found, strict=True))
-    ratios = [[b / a for a, b in zip(one, columns[-1], strict=True)] for one in columns[:-1]]
-    return [statistics.median(one) for one in (*columns, *ratios)]
+    columns = list(zip(*rounds, strict=True))
+    ratios = [[b / a for a, b in zip(column, columns[-1], strict=True)] for column in columns[:-1]]
+    return [statistics.median(values) for values in (*columns, *ratios)]
 
 
-def over(some, others):
-    """How many times as long a step of some takes."""
-    return round(1 / take_turns(some, others, steps=(1000, 1000))[2], 3)
+def over(one, other):
+    """Return the duration of a step of one, divided by that of the other."""
+    return round(1 / take_turns(one, other, steps=(1000, 1000))[2], 3)
 
 
 def row(name, device, mine, theirs, ratio, **more):
@@ -127,7 +128,7 @@ def row(name, device, mine, theirs, ratio, **more):
 
 
 class Shown:
-    """Making batches of sequences, without a model."""
+    """Steps that only make batches of sequences, without a model."""
 
     def __init__(self, make):
         self.make = make
@@ -140,10 +141,10 @@ class Shown:
 
 
 def floor(recipes, rows, bandwidth, rate):
-    """The least time of a step of these models, by bytes and by FLOPs, a model.
+    """Return the least time of a step of a model, by bytes and by FLOPs, as a mean over models.
 
-    A weight's bf16 copy is read going forth and, but for first layers of encoders, coming back;
-    weight and momentum are read and written, the copy is written.
+    The bf16 copy of a weight is read in the forward pass and, except in the first layers of
+    encoders, in the backward pass. Weight and momentum are read and written, the copy is written.
     """
     moved = computed = 0
     for recipe, pixels in recipes:
@@ -161,19 +162,21 @@ def floor(recipes, rows, bandwidth, rate):
 
 
 class Products:
-    """The dense products of a step of a model and nothing else, as exact as the engine's: no step
-    on a CPU takes less."""
+    """The matrix products of a step of a model and nothing else, in the engine's precision.
+
+    Their duration is a lower bound on that of a step on a CPU.
+    """
 
     def __init__(self, recipe, frame_shape, rows):
-        done = recipe.training.precision.on(torch.device("cpu"))
-        kind = torch.bfloat16 if done is Precision.BF16 else torch.float32
+        used = recipe.training.precision.on(torch.device("cpu"))
+        dtype = torch.bfloat16 if used is Precision.BF16 else torch.float32
         self.work = []
         for name, matrix in recipe.build(frame_shape, 0).named_parameters():
             if name.endswith("matrix"):
                 first = name.endswith("_given_x.network.0.matrix") and name[0] in "zu"
-                matrix = matrix.detach().to(kind)
-                x, back = (torch.randn(rows, width).to(kind) for width in matrix.shape[::-1])
-                self.work += [(x, matrix.mT), (back.mT, x)] + ([] if first else [(back, matrix)])
+                matrix = matrix.detach().to(dtype)
+                x, dy = (torch.randn(rows, width).to(dtype) for width in matrix.shape[::-1])
+                self.work += [(x, matrix.mT), (dy.mT, x)] + ([] if first else [(dy, matrix)])
 
     def seconds(self, steps):
         began = time.perf_counter()
@@ -184,11 +187,11 @@ class Products:
 
 
 def ceilings(device):
-    """Bytes a second of a large copy, and FLOPs a second of a large bf16 product."""
+    """Return the bytes per second of a large copy, and the FLOPs per second of a bf16 product."""
     source = torch.empty(2**30, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     square = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
-    found = []
+    rates = []
     for work, amount in ((lambda: target.copy_(source), 2**31), (lambda: square @ square, 2**40)):
         work()
         torch.cuda.synchronize()
@@ -196,12 +199,12 @@ def ceilings(device):
         for _ in range(20):
             work()
         torch.cuda.synchronize()
-        found.append(20 * amount / (time.perf_counter() - began))
-    return found
+        rates.append(20 * amount / (time.perf_counter() - began))
+    return rates
 
 
 def rows():
-    """Everything this machine can measure, as a list of rows."""
+    """Yield a row for everything that this machine can measure."""
     digit_set = TransformedImages(digits())
     dataset = reference.TransformedDigits(digit_set.images)
     mnist = FINAL
@@ -214,15 +217,15 @@ def rows():
             "MNIST sequences, a batch of 8", cpu, *take_turns(shown, one_by_one, steps=(20, 20))
         )
         plain = Plain(mnist[:1], dataset, 2352, cpu)
-        for kind in dict.fromkeys((mnist[0].training.precision.on(cpu), Precision.FP32)):
-            recipe = replace(mnist[0], training=replace(mnist[0].training, precision=kind))
+        for precision in dict.fromkeys((mnist[0].training.precision.on(cpu), Precision.FP32)):
+            recipe = replace(mnist[0], training=replace(mnist[0].training, precision=precision))
             ours = Ours([recipe], 1, digit_set, cpu)
             products = Products(recipe, digit_set.frame_shape, 144)
             mine, least, theirs, ratio, bound = take_turns(
                 ours, products, plain, steps=(5, 5, 5), turns=9
             )
             more = {"floor_s": round(least, 7), "ratio_of_floor": round(bound, 2)}
-            name = f"MNIST, 1 TVAE in {kind.value}, a step"
+            name = f"MNIST, 1 TVAE in {precision.value}, a step"
             yield row(name, cpu, mine, theirs, ratio, **more)
     if torch.cuda.is_available():
         yield from gpu_rows(mnist, digit_set, dataset)
@@ -250,8 +253,8 @@ def gpu_rows(mnist, digit_set, dataset):
     more = floor([(recipe, (1, 64, 64)) for recipe in columns], 120, *limits)
     more["over_mnist"] = over(ours, of_digits)
     alike = [
-        replace(one, training=replace(one.training, clip=other.training.clip))
-        for one, other in zip(columns, mnist, strict=True)
+        replace(column, training=replace(column.training, clip=digit_column.training.clip))
+        for column, digit_column in zip(columns, mnist, strict=True)
     ]
     more["over_mnist_clipped_alike"] = over(Ours(alike, SEEDS, orbits, device), of_digits)
     name = "dSprites shapes, 5 columns x 3 seeds, a step of a model"

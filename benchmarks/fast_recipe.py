@@ -1,11 +1,11 @@
-"""The search for the fast recipe: what settings reach on validation images, and when.
+"""The search for the fast recipe: metrics of several settings on validation images, over time.
 
 python benchmarks/fast_recipe.py paper [MNIST folder]     the papers' recipe, 100 epochs
 python benchmarks/fast_recipe.py search [MNIST folder]    Adam and SGD, several rates at once
 python benchmarks/fast_recipe.py batches [MNIST folder]   Adam, larger batches and fewer steps
 
-Prints a JSON line for every model and mark; benchmarks/results/fast-recipe-search-h200.json keeps
-what was found. Rates of one setting are members of one stack.
+Prints a JSON line for every model and mark. benchmarks/results/fast-recipe-search-h200.json holds
+the results. The learning rates of one setting are members of one stack.
 """
 
 import json
@@ -25,7 +25,7 @@ ADAM = tc.Adam(1e-3, betas=(0.9, 0.99))
 
 @dataclass(frozen=True)
 class Setting:
-    """An optimiser, the factors of its rate that are tried, and where to look."""
+    """An optimiser, the factors of its learning rate, and when models are measured."""
 
     name: str
     optimiser: tc.Sgd | tc.Adam
@@ -33,10 +33,10 @@ class Setting:
     batch: int = 8
     centred: bool = True
     factors: tuple = (1.0,)
-    marks: tuple = (1.0,)  # parts of the steps
+    marks: tuple = (1.0,)  # shares of the steps
 
 
-WANTED = {
+SEARCHES = {
     "paper": [
         Setting(
             "paper", tc.Sgd(1e-4), 600_000, centred=False,
@@ -64,11 +64,11 @@ def run(setting, sequences, validation, device):
     training = tc.Training(setting.optimiser, batch=setting.batch, precision="bf16")
     compiling = device == "cuda"
     engine = Engine(models, sequences, [0] * len(models), training, compiling=compiling)
-    (part,) = engine.parts
+    (stack,) = engine.parts
     if len(setting.factors) > 1:  # only the fused update has learning rates for members
-        part.update.relative_rates.copy_(torch.tensor([factor for _, factor in members]))
+        stack.update.relative_rates.copy_(torch.tensor([factor for _, factor in members]))
     step, busy = 0, 0.0
-    for mark in (round(part * setting.steps) for part in setting.marks):
+    for mark in (round(share * setting.steps) for share in setting.marks):
         while step < mark:
             count = min(1000, mark - step)
             began = time.perf_counter()
@@ -84,18 +84,18 @@ def run(setting, sequences, validation, device):
             if n in failed:
                 row["failed"] = failed[n].split(";")[0]
             else:
-                found = tc.evaluate(model, validation)
+                metrics = tc.evaluate(model, validation)
                 for key in ("log_px_paper", "elbo", "equivariance_error", "traversal_gain"):
-                    row[key] = found[key]
+                    row[key] = metrics[key]
             print(json.dumps(row), flush=True)
 
 
 def main():
-    what, *folder = sys.argv[1:]
+    search, *folder = sys.argv[1:]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     train, validation, _ = tc.data.mnist(*folder)
     fixed = validation.balanced(200, 0).to(device)
-    for setting in WANTED[what]:
+    for setting in SEARCHES[search]:
         run(setting, train.to(device), fixed, device)
 
 

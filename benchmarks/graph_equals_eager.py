@@ -1,6 +1,9 @@
-"""On a GPU: the kernel does what plain products do, the captured step is the plain step and, by the
-same random numbers, a CPU's; members train as alone, runs resume, memory is what was planned, a
-whole test set is measured in seconds.
+"""Checks of the engine on a GPU. Each measures a difference that should be small:
+
+the kernel against plain matrix products; the captured step against the eager step, and against a
+CPU with the same random numbers; a member of a stack against the same model alone; a resumed run
+against an uninterrupted one. Also measured are planned and used memory, and the time of an
+evaluation on a whole test set.
 
 python benchmarks/graph_equals_eager.py [NAME ...] > benchmarks/results/graph-equals-eager-h200.json
 """
@@ -37,14 +40,14 @@ from topocaps.training.watching import Silent
 FRAME = (3, 28, 28)
 TABLE = FINAL
 STEPS = 20
-#: models, rows, inputs and outputs of a layer: large and small ones, few models and several
+#: Models, rows, inputs and outputs of layers of several sizes.
 SIZES = ((5, 40, 200, 90), (1, 2304, 2352, 972), (3, 120, 972, 648))
 SMALL = tc.Training(tc.Sgd(1e-4), batch=16)
-WAYS = {
+TRAININGS = {
     "sgd, fp32": (tc.Training(tc.Sgd(1e-4), precision="fp32"), Norm.NONE),
     "sgd, bf16": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.NONE),
     "sgd, bf16, weight norm": (tc.Training(tc.Sgd(1e-4), precision="bf16"), Norm.WEIGHT),
-    # unclipped, L = 0 with rows of length 1 carries any rounding away within 20 steps
+    # with a clip: without it, L = 0 with rows of length 1 amplifies any rounding within 20 steps
     "sgd, bf16, projected rows": (
         tc.Training(tc.Sgd(1e-4), precision="bf16", clip=10.0),
         Norm.PROJECTED,
@@ -58,31 +61,37 @@ def models(recipes=TABLE, **changes):
     return [recipe.build(FRAME, seed).cuda() for seed, recipe in enumerate(recipes)]
 
 
-def distance(some, others):
-    """Largest relative difference of any parameter."""
+def distance(models, expected):
+    """Return the largest relative difference of any parameter."""
     return max(
         ((a - b).norm() / b.norm().clamp_min(1e-12)).item()
-        for one, other in zip(some, others, strict=True)
-        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+        for model, other in zip(models, expected, strict=True)
+        for a, b in zip(model.parameters(), other.parameters(), strict=True)
     )
 
 
-def trained(members, sequences, seeds, training, **how):
-    engine = Engine(members, sequences, seeds, training, **how)
+def trained(members, sequences, seeds, training, **options):
+    """Train models for a few steps, and return them."""
+    engine = Engine(members, sequences, seeds, training, **options)
     engine.advance(1, STEPS, 1000)
     engine.write_back()
     return members
 
 
 class StopAfter(Silent):
+    """Interrupts training at step 150."""
+
     def step(self, step, terms):
         if step >= 150:
             os.kill(os.getpid(), signal.SIGINT)
 
 
 def resumed(make, sequences, training):
-    """Two models for three epochs of 100 steps without a stop, twice (sums of some gradients come
-    in any order there), and with one in the middle."""
+    """Compare a resumed run with an uninterrupted one, and that with its repetition.
+
+    Two models train for three epochs of 100 steps. Repetitions differ, because a GPU computes the
+    sums of some gradients in any order.
+    """
     training = replace(training, epochs=3, epoch_size=100 * training.batch)
     whole, twin, parts, again = (make()[:2] for _ in range(4))
     train(whole, sequences, training, seeds=[0, 1])
@@ -92,34 +101,36 @@ def resumed(make, sequences, training):
         try:
             train(parts, sequences, training, seeds=[0, 1], folders=folders, watcher=StopAfter())
         except tc.Interrupted as stopped:
-            where = str(stopped)
+            message = str(stopped)
         train(again, sequences, training, seeds=[0, 1], folders=folders)
     return {
-        "where": where,
+        "where": message,
         "against unstopped": distance(again, whole),
         "unstopped twice": distance(twin, whole),
     }
 
 
-class Lent(DeviceRandomness):
-    """The GPU's random numbers, for a CPU."""
+class OnCpu(DeviceRandomness):
+    """The GPU's random numbers on a CPU."""
+
+    def __init__(self, seeds, device):
+        super().__init__(seeds, torch.device("cuda"))
 
     def draw(self, step, uniform, normal):
         uniform, noise = super().draw(step.cuda(), uniform, normal)
-        return uniform.cpu(), [one.cpu() for one in noise]
+        return uniform.cpu(), [normal.cpu() for normal in noise]
 
 
 def on_cpu(make, sequences, seeds, training):
-    """Trained on a CPU, where products are fp32, by the numbers of the GPU."""
-    lent = lambda seeds, device: Lent(seeds, torch.device("cuda"))  # noqa: E731
-    with mock.patch("topocaps.training.engine.randomness", lent):
-        members = [one.cpu() for one in make()]
-        training = replace(training, precision="fp32")  # some multiply in bf16
+    """Train models on a CPU in fp32, with the random numbers of the GPU, and return them."""
+    with mock.patch("topocaps.training.engine.randomness", OnCpu):
+        members = [model.cpu() for model in make()]
+        training = replace(training, precision="fp32")  # some CPUs would use bf16
         return trained(members, sequences.to("cpu"), seeds, training, captured=False)
 
 
 def compared(make, sequences, training):
-    """The ways of training these models, each against another."""
+    """Train the same models in several modes, and return the differences."""
     seeds = range(len(make()))
     graph = trained(make(), sequences, seeds, training)
     eager = trained(make(), sequences, seeds, training, captured=False)
@@ -131,8 +142,10 @@ def compared(make, sequences, training):
         "compiled graph against eager": distance(compiled, eager),
         "member against alone": distance(graph, alone),
         "against a CPU": {
-            name: [distance([one.cpu()], [other]) for one, other in zip(found, plain, strict=True)]
-            for name, found in (("graph", graph), ("compiled graph", compiled))
+            name: [
+                distance([model.cpu()], [other]) for model, other in zip(on_gpu, plain, strict=True)
+            ]
+            for name, on_gpu in (("graph", graph), ("compiled graph", compiled))
         },
         "resumed": resumed(make, sequences, training),
     }
@@ -151,8 +164,8 @@ def two_axes(name="axes"):
     return [recipe.build((1, 32, 32), seed).cuda() for seed in range(2)]
 
 
-def kernel(rule, turned, shortened, sizes):
-    """Largest relative difference of what one step leaves, GPU kernel against plain products."""
+def kernel(rule, radial, clipped, sizes):
+    """Return the largest relative difference after one step, GPU kernel against plain products."""
     torch.manual_seed(0)
     models, rows, inputs, outputs = sizes
     wide, high = (padded(width) for width in (inputs, outputs))
@@ -160,34 +173,34 @@ def kernel(rule, turned, shortened, sizes):
     x[..., inputs:], dy[..., outputs:] = 0, 0
     weight = aligned(torch.randn(models, outputs, inputs))
     moments = [aligned(torch.rand(models, outputs, inputs)) for _ in rule.MOMENTS]
-    coarse = torch.zeros(models, high, wide, dtype=torch.bfloat16)
+    weight_bf16 = torch.zeros(models, high, wide, dtype=torch.bfloat16)
     size, spread = torch.rand(models), torch.tensor(1.3)
-    factors = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0])[:models] if shortened else None
+    factors = torch.tensor([0.5, 0.0, 1.0, 0.1, 1.0])[:models] if clipped else None
     correction = None
-    if turned:
+    if radial:
         parts = -(-inputs // PART)
         correction = RadialCorrection(
             torch.randn(models, outputs), torch.zeros(models, parts, outputs)
         )
-    left = []
+    results = []
     for device in ("cpu", "cuda"):
         w, *m = (aligned(value.to(device)) for value in (weight, *moments))
-        c = coarse.clone().to(device)
-        moved = correction and RadialCorrection(*(v.clone().to(device) for v in correction))
-        kind = torch.float32 if device == "cpu" else torch.bfloat16  # in which products are
+        c = weight_bf16.clone().to(device)
+        copied = correction and RadialCorrection(*(v.clone().to(device) for v in correction))
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16  # of the products
         update_weight(
-            rule, x.to(device, kind), dy.to(device, kind), w, m, c,
+            rule, x.to(device, dtype), dy.to(device, dtype), w, m, c,
             size.to(device), spread.to(device),
-            None if factors is None else factors.to(device), moved,
+            None if factors is None else factors.to(device), copied,
         )  # fmt: skip
-        left.append([w, *m, c.float(), *([moved.squares.sum(1)] if moved else [])])
+        results.append([w, *m, c.float(), *([copied.squares.sum(1)] if copied else [])])
     return max(
-        ((a.cpu() - b.cpu()).norm() / a.cpu().norm()).item() for a, b in zip(*left, strict=True)
+        ((a.cpu() - b.cpu()).norm() / a.cpu().norm()).item() for a, b in zip(*results, strict=True)
     )
 
 
 def memory(sequences, training):
-    """What was planned for fifteen models, and the most that was held."""
+    """Return the memory that was planned for fifteen models, and the most that they used."""
     members = models(TABLE * 3)
     first, *others = plan(members, sequences, training)
     planned = sum(others, first).total
@@ -200,7 +213,7 @@ def memory(sequences, training):
 
 
 def evaluation(sequences):
-    """Seconds for every metric of one model over 10,000 sequences, and the most memory held."""
+    """Return the seconds of all metrics of one model on 10,000 sequences, and the memory used."""
     fixed = TransformedImages(sequences.images.repeat(5, 1, 1)).balanced(None, 0)
     (model,) = models(TABLE[1:2])
     tc.evaluate(model, sequences.balanced(50, 0))
@@ -215,24 +228,24 @@ def evaluation(sequences):
 
 
 def comparisons():
-    """{name: what finds it out}, in the order they are run."""
+    """Return the functions that measure the differences, by name."""
     sequences = TransformedImages(digits()).to("cuda")
     pictures = digits()
     of_digits = MovedDigits(pictures, torch.zeros(len(pictures), dtype=torch.uint8)).to("cuda")
     of_sprites = find("sprites/axes").data.load().train.to("cuda")
-    shortened = tc.Training(tc.Sgd(1e-3), batch=32, clip=10.0)
+    clipped = tc.Training(tc.Sgd(1e-3), batch=32, clip=10.0)
     on_digits = functools.partial(compared, sequences=sequences)
-    ways = {
+    with_perceptrons = {
         name: functools.partial(on_digits, functools.partial(models, norm=norm), training=training)
-        for name, (training, norm) in WAYS.items()
+        for name, (training, norm) in TRAININGS.items()
     }
     return {
         "kernel against plain products": kernels,
-        **ways,
-        "part-whole models, mapped": lambda: compared(part_whole, of_digits, shortened),
+        **with_perceptrons,
+        "part-whole models, mapped": lambda: compared(part_whole, of_digits, clipped),
         **{
             f"rolling VAEs, {name}": functools.partial(
-                on_digits, functools.partial(rolling, name), training=shortened
+                on_digits, functools.partial(rolling, name), training=clipped
             )
             for name in ("mnist-perceptrons", "mnist-unknown")
         },
@@ -240,31 +253,31 @@ def comparisons():
         "capsules of two axes, apart": lambda: compared(
             functools.partial(two_axes, "axes-apart"), of_sprites, SMALL
         ),
-        "memory, 15 models": lambda: memory(sequences, WAYS["sgd, bf16"][0]),
+        "memory, 15 models": lambda: memory(sequences, TRAININGS["sgd, bf16"][0]),
         "evaluation": lambda: evaluation(sequences),
     }
 
 
 def kernels():
     return {
-        f"{rule}{', turned' * turned}{', shortened' * shortened}, {sizes}": kernel(
-            rule, turned, shortened, sizes
+        f"{rule}{', turned' * radial}{', shortened' * clipped}, {sizes}": kernel(
+            rule, radial, clipped, sizes
         )
         for sizes in SIZES
         for rule in (tc.Sgd(1e-2), tc.Adam(1e-2))
-        for turned in (False, True)
-        for shortened in (False, True)
+        for radial in (False, True)
+        for clipped in (False, True)
     }
 
 
 def main():
-    """Each as soon as it is found: a run that is cut off has told what it had."""
+    """Print each result as soon as it is measured, so that an interrupted run has printed some."""
     device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(json.dumps(device, indent=2)[:-2], end="", flush=True)
-    for name, find_out in comparisons().items():
+    for name, measure in comparisons().items():
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
-        print(f',\n  "{name}": {json.dumps(find_out())}', end="", flush=True)
+        print(f',\n  "{name}": {json.dumps(measure())}', end="", flush=True)
     print("\n}")
 
 

@@ -1,8 +1,8 @@
-"""The cost law of ``pool``: what a wide window and a long reach cost against narrow ones.
+"""Seconds of ``pool`` with a wide window and a long reach, relative to narrow ones.
 
-python benchmarks/pool.py        (256 sites x 256 frames x 32 capsules, as ratios in one run)
+python benchmarks/pool.py        (256 sites x 256 frames x 32 capsules)
 
-For whole steps, and for what is harder: half a site a frame, open ends, the past only.
+Measured for whole steps, half a site per frame, open ends, and a causal W.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""A plain Topographic VAE, as research code is usually written: the engine's reference.
+"""A plain topographic VAE, as research code is usually written: the reference for the engine.
 
-``nn.Linear`` layers, eager, one model; each sequence transformed on the host by its own
-``grid_sample`` call, colours turned in HSV; autograd and ``torch.optim``. Nothing here is slower
-than that on purpose, and nothing here uses ``topocaps``.
+It trains one model eagerly, with ``nn.Linear`` layers, autograd and ``torch.optim``. Each sequence
+is transformed on the host by its own ``grid_sample`` call, and its colours in HSV. Nothing is slow
+on purpose, and nothing uses ``topocaps``.
 """
 
 import math
@@ -44,7 +44,7 @@ class Decoder(nn.Module):
 
 
 class TopographicVAE(nn.Module):
-    """``window`` frames tied together, rolled one site a frame; ``reach`` neighbours; Eq. 6-12."""
+    """The model of Eq. 6-12; W sums ``reach`` sites of ``window`` frames, one site a frame."""
 
     def __init__(self, pixels, capsules, sites, window, reach, mu=-30.0):
         super().__init__()
@@ -95,7 +95,7 @@ def log_likelihood(logits, x):
 
 
 class TransformedDigits(torch.utils.data.Dataset):
-    """One sequence an image: a random pose, then rotation, scale or hue runs through 18 values."""
+    """A sequence for each image: a random pose whose rotation, scale or hue takes 18 values."""
 
     def __init__(self, images):
         self.images = images  # (images, 28, 28) bytes
@@ -119,7 +119,7 @@ class TransformedDigits(torch.utils.data.Dataset):
 
 
 def turn_hue(frames, turns):
-    """Frames (time, 3, height, width) with the hue of each turned by a part of a circle."""
+    """Return frames (time, 3, height, width) with the hue of each turned by a part of a circle."""
     r, g, b = frames.unbind(1)
     value, least = frames.amax(1), frames.amin(1)
     chroma = value - least
@@ -132,7 +132,7 @@ def turn_hue(frames, turns):
 
 
 def train(model, sequences, steps, batch=8, lr=1e-4, device="cpu"):
-    """The bound a frame at each step."""
+    """Train a model, and return the bound per frame of each step."""
     model.to(device)
     optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     loader = torch.utils.data.DataLoader(sequences, batch_size=batch, shuffle=True, drop_last=True)

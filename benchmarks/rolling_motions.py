@@ -1,4 +1,4 @@
-"""Rolling VAEs whose motion is one of many: speeds of any size, and directions that reverse.
+"""Rolling VAEs with many candidate motions: speeds of any size, and directions that reverse.
 
     python benchmarks/rolling_motions.py > mine.json
 
@@ -6,9 +6,9 @@ Patterns on a ring of pixels move along it. In ``speeds`` they move by any veloc
 pixels a frame. Models have 41 candidates; they decode all, the 4 likeliest, or begin with 9
 candidates and continue with the 4 likeliest of 41. In ``reversals`` they move by one pixel a frame
 and turn back once. The gain is on frames of held-out patterns that follow the visible ones: 1 is
-perfect, 0 is the mean frame. ``found`` is the share of sequences whose velocity is found to 0.15
-pixels a frame, up to one sign for all. ``milliseconds`` are those of a step with the networks of
-``letters/rolling``.
+perfect, 0 is the mean frame. ``found`` is the share of sequences whose inferred velocity is right
+to 0.15 pixels a frame, up to one sign for all. ``milliseconds`` is the duration of a step with the
+networks of ``letters/rolling``.
 """
 
 import json
@@ -26,7 +26,7 @@ STEPS = 2500
 
 
 def moved(patterns, places):
-    """Patterns (n, sites) shifted by places (n, frames) of any size: (n, frames, 1, 1, sites)."""
+    """Return patterns (n, sites) shifted by places (n, frames): (n, frames, 1, 1, sites)."""
     sites = patterns.shape[1]
     waves = torch.fft.rfftfreq(sites)
     turned = torch.fft.rfft(patterns)[:, None] * torch.exp(
@@ -79,11 +79,11 @@ def of_speeds(start, keep, seed):
         model.load_state_dict(first.state_dict())
     seconds += train(model, x, steps)
     best = torch.tensor(FINE)[model.motion(held_out).probs.argmax(1)]
-    found = [(((sign * best) - velocity).abs() < 0.15).double().mean().item() for sign in (1, -1)]
+    right = [(((sign * best) - velocity).abs() < 0.15).double().mean().item() for sign in (1, -1)]
     return {
         "gain_of_5_frames_after_3": gain(model, held_out, 3),
         "gain_of_3_frames_after_5": gain(model, held_out, 5),
-        "found": round(max(found), 3),
+        "found": round(max(right), 3),
         "log_px": round(model.log_px(held_out).mean().item(), 2),
         "seconds": round(seconds, 1),
     }
@@ -114,20 +114,24 @@ def milliseconds(keep, steps=20):
 
 def main():
     torch.set_num_threads(1)
-    several = {"41": (None, None), "4 of 41": (None, 4), "9, then 4 of 41": (COARSE, 4)}
+    candidates = {"41": (None, None), "4 of 41": (None, 4), "9, then 4 of 41": (COARSE, 4)}
     motions = {
         "Unknown": (tc.motions.Unknown((-1, 1)), None),
         "Changing": (tc.motions.Changing((-1, 1), range(1, 8)), None),
         "Changing, 4 kept": (tc.motions.Changing((-1, 1), range(1, 8)), 4),
     }
-    found = {
-        "speeds": {n: [of_speeds(*one, seed) for seed in (0, 1)] for n, one in several.items()},
+    results = {
+        "speeds": {
+            name: [of_speeds(*settings, seed) for seed in (0, 1)]
+            for name, settings in candidates.items()
+        },
         "reversals": {
-            n: [of_reversals(*one, seed) for seed in (0, 1)] for n, one in motions.items()
+            name: [of_reversals(*settings, seed) for seed in (0, 1)]
+            for name, settings in motions.items()
         },
         "milliseconds": {"41": milliseconds(None), "4 of 41": milliseconds(4)},
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A model inside Lightning: its trainer, callbacks and loggers in the place of ``topocaps.fit``.
+"""Train a model with Lightning's trainer, callbacks and loggers instead of ``topocaps.fit``.
 
-``fit`` trains many models as one program and resumes bit for bit, which this does not: wrap a model
-where the rest of your project is Lightning's already. Run it with ``pip install lightning``.
+``fit`` trains many models as one program and resumes bit for bit; Lightning does not. Wrap a model
+if the rest of your project uses Lightning already. The example needs ``pip install lightning``.
 """
 
 import lightning
@@ -13,7 +13,7 @@ import topocaps as tc
 
 
 class Lit(lightning.LightningModule):
-    """Any model of this library."""
+    """A Lightning module of any model of this library."""
 
     def __init__(self, model: tc.TopographicVAE | tc.VAE, lr: float = 1e-3) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Lit(lightning.LightningModule):
         return -evidence.objective.mean()
 
     def on_train_batch_end(self, *_: object) -> None:
-        self.model.project()  # rows of length 1, where the norm asks for them
+        self.model.project()  # keeps weights on their constraints, if the model has any
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
 def main(epochs: int = 20) -> tuple[tc.TopographicVAE, Tensor]:
-    """Train on bright pixels that move one site a frame."""
+    """Train on bright pixels that move one pixel per frame; return the model and the frames."""
     start = torch.arange(64)[:, None] % 16
     x = torch.eye(16)[(start + torch.arange(8)) % 16].reshape(64, 8, 1, 1, 16)
     topography = tc.Topography(capsules=2, shape=(8,), window=5)

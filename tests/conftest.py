@@ -1,10 +1,10 @@
-"""Topographies and small things that many tests share."""
+"""Topographies, fixtures and settings that many tests share."""
 
 import math
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite is about the CPU, wherever it runs
-# test processes share the cores: threads of one that wait for another's take several times as long
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite tests the CPU, on any machine
+# test processes share the cores, and are several times slower if their threads wait for each other
 os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(
     max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 )
@@ -34,7 +34,7 @@ TOPOGRAPHIES = {
     "torus in time": (Topography(2, (4, 3), (2, 3), window=3), 5),
 }
 
-#: What the papers propose: any speed, open ends, the past only, and these together.
+#: Extensions that the papers propose: any velocity, open ends, causal W, and combinations.
 EXTENSIONS = {
     "half a site a frame": (Topography(2, (5,), (3,), window=4, velocity=0.5), 7),
     "a third, backwards": (Topography(1, (6,), (2,), window=5, velocity=-1 / 3), 6),
@@ -60,7 +60,7 @@ EXTENSIONS = {
 
 
 def every(topographies):
-    """Run a law over all of these."""
+    """Return a decorator that runs a test for all of these topographies."""
     return pytest.mark.parametrize(
         "topography, frames", topographies.values(), ids=topographies.keys()
     )
@@ -72,14 +72,14 @@ every_topography_of_the_papers = every(TOPOGRAPHIES)  # cyclic, whole steps: W i
 
 @pytest.fixture(params=["product", "running sums"])
 def pooling(request, monkeypatch):
-    """Both ways to apply W, whatever the size."""
+    """Apply W in both ways, for any size."""
     limit = math.inf if request.param == "product" else 0
     monkeypatch.setattr("topocaps.latents.topography.SMALL", limit)
 
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Run ``topocaps`` with these words; (exit code, stdout, stderr)."""
+    """Run ``topocaps`` with these words, and return the exit code, stdout and stderr."""
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["topocaps", *map(str, words)])
@@ -98,7 +98,7 @@ def _seed():
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory):
-    """Sprites are kept beside the tests' other files, not among the user's."""
+    """Keep cached data sets in a folder of the tests, not in the user's cache."""
     os.environ["TOPOCAPS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 

@@ -1,4 +1,4 @@
-"""What the capsule model in Pyro promises: its p, its q and its bound are the library's own."""
+"""The capsule model in Pyro: its p, its q and its bound equal those of the library."""
 
 import importlib
 import sys
@@ -87,7 +87,7 @@ def test_bound_and_its_gradient_are_the_librarys(sizes, poses_are):
     assert sum(one.abs().max() > 0 for one in grads[0]) > len(grads[0]) / 2
 
 
-def test_time_is_more_images():
+def test_frames_over_time_are_images():
     program, x = PyroPartWhole(part_whole()), images(2, 3)
     _, guide = drawn(program.guide, x)
     as_images = bound().loss(program.model, guide, x.flatten(0, 1))
@@ -137,7 +137,7 @@ def test_steps_of_svi_lower_the_loss(poses_are):
     assert sum(moved) > len(moved) / 2  # the model's own parameters are trained
 
 
-def test_other_guides_can_be_taken():
+def test_other_guides_can_be_used():
     program, x = PyroPartWhole(part_whole((2, 2, 3))), images(4)
     sites = [f"{name}_{layer}" for layer in range(3) for name in "tA"]
     guide = AutoNormal(poutine.block(program.model, expose=sites))
@@ -199,7 +199,7 @@ def test_bad_images_are_refused():
         program.guide(torch.rand(2, *FRAME))
 
 
-def test_without_pyro_a_sentence_says_what_to_install(monkeypatch):
+def test_an_error_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyro", None)
     monkeypatch.delitem(sys.modules, "topocaps.integrations.pyro")
     with pytest.raises(BadInput, match=r"pip install 'topocaps\[pyro\]'"):

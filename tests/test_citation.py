@@ -1,4 +1,4 @@
-"""Models, metrics and data sets name their sources, and CITATION.cff says what the package says."""
+"""Models, metrics and data sets name their sources, and CITATION.cff agrees with the package."""
 
 import inspect
 import os
@@ -84,12 +84,12 @@ def braced(field, entry):
     return value.replace("{", "").replace("}", "")
 
 
-def test_the_version_is_the_packages():
+def test_citation_file_has_the_version_of_the_package():
     assert cff("version") == [tc.__version__]
     assert f"version {tc.__version__}" in TOPOCAPS
 
 
-def test_the_file_and_the_entries_cite_the_same():
+def test_citation_file_and_entries_agree():
     assert cff("title") == [braced("title", one) for one in (TOPOCAPS, KELLER_2021, SMITH_2020)]
     assert cff("  - name") == [braced("author", TOPOCAPS)]
     assert [int(year) for year in cff("year")] == [
@@ -107,7 +107,7 @@ def test_every_exported_model_names_its_source():
         assert tc.citation(model) == f"{entry}\n\n{TOPOCAPS}"
 
 
-def test_every_exported_metric_names_its_source_or_is_the_librarys_own():
+def test_every_exported_metric_names_its_sources():
     assert functions(tc.metrics) == set().union(*SOURCES.values())
     for entries, names in SOURCES.items():
         for name in names:
@@ -181,7 +181,7 @@ def test_entries_are_bibtex_of_different_keys():
     assert len(set(keys)) == len(entries)
 
 
-def test_a_model_and_a_metric_of_your_own_name_theirs():
+def test_custom_models_and_metrics_name_their_own_entries():
     entry = "@misc{mine,\n  title = {Mine},\n  author = {Me},\n}"
 
     @cites(entry)
@@ -193,5 +193,5 @@ def test_a_model_and_a_metric_of_your_own_name_theirs():
 
     assert tc.citation(measure) == tc.citation(Mine, measure) == f"{entry}\n\n{TOPOCAPS}"
     for unknown in ("mig", 3, torch.nn.Linear(1, 1), lambda t: t):
-        with pytest.raises(tc.BadInput, match="names no BibTeX entries"):
+        with pytest.raises(tc.BadInput, match="has no BibTeX entries"):
             tc.citation(unknown)

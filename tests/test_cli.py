@@ -1,4 +1,4 @@
-"""The command as a user types it."""
+"""The command line."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def _small_evaluation(monkeypatch):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One finished run for the commands that need one."""
+    """The folder of a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     patch = pytest.MonkeyPatch()
     measure_few(patch)
@@ -67,8 +67,8 @@ def test_train_makes_a_whole_run_folder(trained):
     assert isinstance(tc.load(trained), tc.TopographicVAE)
 
 
-def test_metrics_are_of_held_out_orbits_and_the_control_is_untrained(trained):
-    """Measured again by hand, from the seed and the data."""
+def test_metrics_are_those_of_held_out_data_and_of_an_untrained_model(trained):
+    """They are computed again from the weights, the seed and the data."""
     metrics = json.loads((trained / "metrics.json").read_text())
     train, held_out = tc.data.sprites(8)
     model = tc.load(trained)
@@ -83,7 +83,7 @@ def test_metrics_are_of_held_out_orbits_and_the_control_is_untrained(trained):
             assert found[key] == pytest.approx(expected[key], rel=1e-5)
 
 
-def test_the_report_is_one_file_with_everything_inside(trained):
+def test_the_report_is_one_file_with_its_figures(trained):
     page = (trained / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 4
     assert not re.search(r"(src|href)=\"(?!data:)", page)
@@ -104,20 +104,20 @@ def test_the_printed_table_agrees_with_metrics_json(trained, command):
     assert float(rows["ELBO"].replace("−", "-")) == pytest.approx(metrics["elbo"], abs=0.06)
 
 
-def test_evaluate_repeats_itself_as_json(trained, command):
+def test_evaluate_prints_metrics_json(trained, command):
     before = json.loads((trained / "metrics.json").read_text())
     code, out, _ = command("evaluate", trained, "--json")
     assert code == 0 and json.loads(out) == before
 
 
-def test_training_again_goes_on_or_says_that_it_is_done(trained, command):
+def test_training_a_finished_run_again_is_reported_or_refused(trained, command):
     code, _, err = command("train", "sprites/tvae", "--out", trained, *TINY)
     assert code == 0 and "trained already" in err
     code, _, err = command("train", "sprites/tvae", "--out", trained, "--epochs", "3", *TINY[2:])
     assert code == 2 and "training.epochs was 2, is now 3" in err
 
 
-def test_seeds_get_folders_of_their_own(tmp_path, command):
+def test_every_seed_gets_its_own_folder(tmp_path, command):
     words = ["train", "sprites/vae", "--out", tmp_path / "vae", "--seed", "3", "--seeds", "2"]
     assert command(*words, *TINY)[0] == 0
     found = [
@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, command):
     assert len(err.splitlines()) == 1
 
 
-def test_a_run_of_your_own_sequences_is_told_apart(tmp_path, command):
+def test_evaluate_refuses_a_run_without_a_recipe(tmp_path, command):
     import torch
 
     model = tc.VAE.mlp(frame_shape=(1, 4, 4), topography=tc.Topography(2, (3,)))
@@ -188,11 +188,13 @@ def test_a_run_of_your_own_sequences_is_told_apart(tmp_path, command):
     assert code == 2 and "sequences of your own" in err.splitlines()[-1]
 
 
-def test_a_run_that_breaks_off_says_why_and_leaves_with_1(tmp_path, command):
+def test_a_run_that_does_not_stay_finite_is_reported_with_exit_code_1(tmp_path, command):
     words = ["train", "sprites/tvae", "--out", tmp_path / "run", *TINY, "--set", "lr=1e30"]
     code, _, err = command(*words)
     assert code == 1 and re.search(r"sprites/tvae, seed 0: .* at step \d+; try a smaller lr", err)
-    assert err.splitlines()[-1] == "topocaps: 1 of 1 runs did not stay finite"
+    assert err.splitlines()[-1] == (
+        "topocaps: 1 of 1 runs did not stay finite: see failure.json in their folders"
+    )
 
 
 def test_demo_compares_three_models(tmp_path, monkeypatch, command):
@@ -213,8 +215,8 @@ def test_demo_compares_three_models(tmp_path, monkeypatch, command):
     assert code == 0 and out == before and err.count("trained already") == 3
 
 
-def test_a_map_of_single_images_reports_what_it_has(tmp_path):
-    """No rows about motion, no traversal: the torus and how far neighbours agree."""
+def test_a_model_of_single_images_has_a_report_without_motion(tmp_path):
+    """The report has no rows about motion and no traversal, but the torus and neighbours."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8, generator=generator)
     classes = torch.arange(40)[:, None] % 10
@@ -231,7 +233,7 @@ def test_a_map_of_single_images_reports_what_it_has(tmp_path):
 
 
 def clips(folder, count=8, frames=8):
-    """Squares that move, a file each."""
+    """Write clips of moving squares, one per file, and return their folder."""
     folder.mkdir()
     for n in range(count):
         clip = np.zeros((frames, 12, 12), np.uint8)
@@ -245,7 +247,7 @@ def clips(folder, count=8, frames=8):
 QUICK = ["--epochs", "1", "--set", "epoch_size=32", "--set", "hidden=16", "--device", "cpu"]
 
 
-def test_fit_learns_from_a_folder_in_one_command(tmp_path, command):
+def test_fit_trains_on_a_folder(tmp_path, command):
     folder, out = clips(tmp_path / "clips"), tmp_path / "out"
     code, said, _ = command("fit", str(folder), "--out", str(out), *QUICK, "--model", "tvae")
     assert code == 0 and "report" in said and "gain" in said and "gain all" not in said
@@ -258,7 +260,7 @@ def test_fit_learns_from_a_folder_in_one_command(tmp_path, command):
     assert code == 0 and json.loads(said)["traversal_gain"] == metrics["traversal_gain"]
 
 
-def test_fit_takes_vectors_and_any_range(tmp_path, command):
+def test_fit_accepts_vectors_of_any_range(tmp_path, command):
     np.save(tmp_path / "recordings.npy", np.random.default_rng(0).normal(0, 3, (10, 9, 7)))
     out = tmp_path / "out"
     code, _, said = command("fit", str(tmp_path / "recordings.npy"), "--out", str(out), *QUICK)
@@ -273,13 +275,13 @@ def test_fit_takes_vectors_and_any_range(tmp_path, command):
         (np.full((5, 6, 8, 8), np.nan, np.float32), "finite"),
     ],
 )
-def test_fit_refuses_what_cannot_be_learned_from(tmp_path, command, array, sentence):
+def test_fit_refuses_unsuitable_arrays(tmp_path, command, array, sentence):
     np.save(tmp_path / "bad.npy", array)
     code, _, said = command("fit", tmp_path / "bad.npy", "--out", tmp_path / "out", *QUICK)
     assert code == 2 and sentence in said and len(said.strip().splitlines()) <= 2
 
 
-def test_names_with_brackets_are_said_as_they_are(tmp_path, capsys, monkeypatch):
+def test_messages_print_brackets_unchanged(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["topocaps", "evaluate", str(tmp_path / "a[red]b")])
     with pytest.raises(SystemExit):
         cli.main()

@@ -1,4 +1,4 @@
-"""The engine: many models as one program, each as alone."""
+"""The engine: models that train together train as if alone."""
 
 import shutil
 from dataclasses import replace
@@ -19,7 +19,7 @@ from topocaps.training.watching import Silent
 
 
 def company(**settings):
-    """Models that differ in everything a stack may hold: topography, mu and seed."""
+    """Return models that differ in all that may differ in a stack: topography, mu and seed."""
     topographies = [
         TOPOGRAPHY,
         replace(TOPOGRAPHY, window=5, reach=(3,)),
@@ -34,7 +34,7 @@ def company(**settings):
 
 @pytest.mark.parametrize("norm", ["none", "weight", "projected"])
 @pytest.mark.parametrize("training", [ADAM, SGD], ids=["adam", "sgd"])
-def test_a_member_of_a_stack_trains_as_it_would_alone(training, norm):
+def test_a_member_of_a_stack_trains_as_if_alone(training, norm):
     sequences, seeds = tc.Sequences.of(frames()), [7, 3, 5]
     together = [model(seed=n, norm=norm) for n in range(3)]
     histories = train(together, sequences, training, seeds=seeds)
@@ -56,7 +56,7 @@ def test_members_may_differ_in_topography_and_mu():
             torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_a_stack_that_was_stopped_goes_on_bit_for_bit_and_a_member_of_it_alone(tmp_path):
+def test_an_interrupted_stack_resumes_bit_for_bit_and_a_member_resumes_alone(tmp_path):
     sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2, 3]
     folders = [RunFolder(tmp_path / str(n)) for n in range(4)]
     whole = company()
@@ -86,13 +86,13 @@ def _at_step_7(path):
 
 
 def mixed():
-    """Models of several architectures: two stacks of two, and a model of another size."""
+    """Return models of several architectures: two stacks of two, and a model of another size."""
     other = tc.TopographicVAE.mlp(frame_shape=FRAME, topography=TOPOGRAPHY, hidden=(9,))
     vaes = [model(seed=s, kind=tc.VAE) for s in range(2)]
     return [model(seed=0), vaes[0], model(seed=1), other, vaes[1]]
 
 
-def test_models_of_any_architecture_train_side_by_side_as_alone():
+def test_models_of_several_architectures_train_together_as_if_alone():
     sequences, seeds = tc.Sequences.of(frames()), [3, 4, 5, 6, 7]
     with seeded(0):
         together, apart = mixed(), mixed()
@@ -106,7 +106,7 @@ def test_models_of_any_architecture_train_side_by_side_as_alone():
             torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_models_may_be_trained_in_different_ways_side_by_side():
+def test_models_with_different_training_settings_train_together():
     sequences, seeds = tc.Sequences.of(frames()), [0, 1, 2]
     ways = [SGD, ADAM, replace(SGD, clip=None)]
     together, apart = ([model(seed=s) for s in range(3)] for _ in range(2))
@@ -121,12 +121,12 @@ def test_models_may_be_trained_in_different_ways_side_by_side():
         train(together, sequences, [SGD, SGD], seeds=seeds)
 
 
-def test_models_that_only_differ_in_their_norm_or_likelihood_are_no_stack():
+def test_models_of_different_norm_or_likelihood_are_not_stacked():
     models = [model(), model(norm="projected"), model(likelihood="gaussian"), model()]
     assert by_architecture(models) == [[0, 3], [1], [2]]
 
 
-def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
+def test_buffers_of_custom_networks_are_part_of_the_state(tmp_path):
     def own(seed):
         torch.manual_seed(seed)
         one = model(seed)
@@ -146,7 +146,7 @@ def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
         one.z_given_x.network = Flat(one.z_given_x.network)
         return one
 
-    assert by_architecture([flat(0), flat(1)]) == [[0], [1]]  # layers of others are not stacked
+    assert by_architecture([flat(0), flat(1)]) == [[0], [1]]  # custom layers are not stacked
     sequences, folders = tc.Sequences.of(frames()), [RunFolder(tmp_path)]
     whole, part, again = flat(0), flat(0), flat(0)
     train([whole], sequences, SGD)
@@ -157,7 +157,7 @@ def test_what_networks_of_others_keep_is_part_of_the_state(tmp_path):
 
 
 @pytest.mark.parametrize("other", [{}, {"window": 2}])
-def test_a_stack_pools_as_each_of_its_members_does(other, pooling):
+def test_a_stack_pools_like_its_members(other, pooling):
     lattice = tc.Topography(2, (3, 4), window=3)
     both = [lattice, replace(lattice, **other)]
     u2 = torch.rand(2, 5, 6, 2, 3, 4)
@@ -166,7 +166,7 @@ def test_a_stack_pools_as_each_of_its_members_does(other, pooling):
         torch.testing.assert_close(TopographyStack(both, 6).pool(u2, axis), torch.stack(each))
 
 
-def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp_path):
+def test_fit_together_writes_a_folder_per_model_and_resumes_interrupted_models(tmp_path):
     outs, seeds = [tmp_path / f"{n}" for n in range(3)], [4, 5, 6]
     there = dict(training=SGD, seeds=seeds, outs=outs)
     alone = [tc.fit(model(seed=s), frames(), training=SGD, seed=s, watcher=Silent()) for s in seeds]
@@ -176,7 +176,7 @@ def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp
 
     with pytest.raises(tc.Interrupted):
         tc.fit_together(members(), frames(), watcher=StopAt(7), **there)
-    # one of them goes on by itself; the others are then at another step, and still go on
+    # one of them finishes alone; the others resume from another step than it
     tc.fit(model(seed=5), frames(), training=SGD, seed=5, out=outs[1], watcher=Silent())
     runs = tc.fit_together(members(), frames(), watcher=Silent(), **there)
     for run, expected, out in zip(runs, alone, outs, strict=True):
@@ -187,7 +187,7 @@ def test_fit_together_gives_each_its_own_folder_and_resumes_what_was_stopped(tmp
             )
 
 
-def test_what_is_frozen_stays_in_any_company():
+def test_frozen_parameters_do_not_change_in_a_stack():
     free, frozen = model(seed=0), model(seed=1)
     frozen.z_given_x.requires_grad_(False)
     before = weights(frozen)
@@ -238,7 +238,7 @@ def acting(function):
     ],
     ids=["shared parameters", "another function", "a W of its own"],
 )
-def test_a_model_that_is_unlike_the_others_trains_as_it_would_alone(changed):
+def test_a_model_that_cannot_be_stacked_trains_as_if_alone(changed):
     sequences, usual = tc.Sequences.of(frames()), acting(torch.tanh)(model(seed=0))
     together, alone = changed(model(seed=1)), changed(model(seed=1))
     assert len(by_architecture([usual, together])) == 2
@@ -247,7 +247,7 @@ def test_a_model_that_is_unlike_the_others_trains_as_it_would_alone(changed):
     assert_same(weights(together), weights(alone))
 
 
-def test_models_that_share_parameters_are_not_one_stack():
+def test_models_with_shared_parameters_are_not_stacked():
     pair = [tied(model(seed=n)) for n in range(2)]
     assert by_architecture(pair) == [[0], [1]]
     train(pair, tc.Sequences.of(frames()), SGD, seeds=[0, 1])
@@ -255,7 +255,7 @@ def test_models_that_share_parameters_are_not_one_stack():
         assert one.u_given_x.network[0].matrix is one.z_given_x.network[0].matrix
 
 
-def test_a_program_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
+def test_a_model_that_cannot_be_compiled_trains_with_a_warning(monkeypatch):
     def _no_compiler(*_):
         raise RuntimeError("no C++ compiler was found\nand much more")
 
@@ -279,10 +279,10 @@ def test_a_program_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
     [
         (dict(seeds=[0]), "there are 2 models and 1 seeds"),
         (dict(outs=["a"]), "there are 2 models and 1 outs"),
-        (dict(same=True), "a model is trained once: give as many models as there are seeds"),
+        (dict(same=True), "one model is in the list twice: build a model for each seed"),
     ],
 )
-def test_what_does_not_fit_models_is_refused(changes, message):
+def test_arguments_that_do_not_match_the_models_are_refused(changes, message):
     changes = dict(changes)
     one = model()
     models = [one, one if changes.pop("same", False) else model()]

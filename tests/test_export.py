@@ -1,4 +1,4 @@
-"""What is exported computes what the model does."""
+"""Exported ONNX files compute the same as the model."""
 
 import sys
 
@@ -24,7 +24,7 @@ def tvae(topography, **settings):
 
 
 @every_topography
-def test_what_is_traced_is_the_model(topography, frames):
+def test_the_traced_modules_equal_the_model(topography, frames):
     model, x = tvae(topography), torch.rand(3, frames, *FRAME)
     t = model.encode(x)
     assert torch.equal(Encoder(model)(x), t)
@@ -47,8 +47,8 @@ def test_what_is_traced_is_the_model(topography, frames):
     ],
     ids=["open and causal", "convolutional torus", "axes apart"],
 )
-def test_a_program_without_pytorch_computes_the_same(model, frames, tmp_path):
-    """Whatever the number of sequences; the files are all it needs."""
+def test_onnxruntime_computes_the_same_as_the_model(model, frames, tmp_path):
+    """The three files suffice, for any number of sequences."""
     import onnxruntime
 
     exported = export(model, tmp_path / "onnx", frames)
@@ -78,14 +78,14 @@ def test_a_program_without_pytorch_computes_the_same(model, frames, tmp_path):
 
 
 @quiet
-def test_a_difference_over_the_tolerance_is_refused(tmp_path):
-    with pytest.raises(NotTheSame, match="encoder is off by"):
+def test_a_difference_above_the_tolerance_raises(tmp_path):
+    with pytest.raises(NotTheSame, match="encoder differs from the model by"):
         export(tvae(tc.Topography(2, (5,), window=3)), tmp_path / "onnx", 4, tolerance=-1.0)
     assert not (tmp_path / "onnx").exists()
 
 
 class Unfamiliar(nn.Module):
-    """A network of somebody's own, which looks at values."""
+    """A custom network that depends on values, which the exporter does not support."""
 
     def __init__(self, encoder):
         super().__init__()
@@ -96,7 +96,7 @@ class Unfamiliar(nn.Module):
 
 
 @quiet
-def test_what_cannot_be_exported_is_refused(tmp_path):
+def test_models_that_cannot_be_exported_are_refused(tmp_path):
     topography = tc.Topography(2, (5,), window=3)
     model = tvae(topography)
     for wrong, frames, words in (
@@ -117,7 +117,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
-def test_a_missing_package_is_named(package, monkeypatch, tmp_path):
+def test_an_error_names_the_missing_package(package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(tc.BadInput, match=rf"package {package}: pip install 'topocaps\[onnx\]'"):
         export(tvae(tc.Topography(2, (5,))), tmp_path, 4)

@@ -29,9 +29,8 @@ def test_fused_update_trains_as_autograd(how, members, norm, fused_anywhere):
     """Weights differ by the rounding of bf16, far less than they move."""
     training, sequences = TRAININGS[how], tc.Sequences.of(frames())
     before, factored, plain = (company(norm=norm)[:members] for _ in range(3))
-    near = (
-        0.35 if how == "adam" else 0.15
-    )  # Adam takes full steps along gradients that are mostly rounding errors
+    # Adam takes full steps along gradients that are mostly rounding errors
+    near = 0.35 if how == "adam" else 0.15
     elbos = []
     for models, precision in ((factored, "bf16"), (plain, "fp32")):
         engine = Engine(models, sequences, range(members), replace(training, precision=precision))
@@ -54,24 +53,24 @@ def test_fused_update_trains_as_autograd(how, members, norm, fused_anywhere):
 def test_fused_update_without_rounding_equals_autograd(
     hidden, norm, rule, stop, fused_anywhere, monkeypatch
 ):
-    """It does so with small clips, odd widths and a restored state too."""
+    """Clips are small, widths odd, and the state may be restored."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
     clips, steps = (0.1, None, 0.5), 10
 
     def models(seed):
-        found = []
+        built = []
         for n in range(len(clips)):
             torch.manual_seed(seed + n)
             topography = tc.Topography(2, (6,), window=3)
-            found.append(
+            built.append(
                 tc.TopographicVAE.mlp((1, 4, 4), topography, hidden=hidden, mu=-3.0, norm=norm)
             )
-        return found
+        return built
 
     def engine(models, precision):
         training = tc.Training(rule, batch=4, precision=precision)
-        each = [replace(training, clip=clip) for clip in clips]
-        return Engine(models, tc.Sequences.of(frames()), range(len(clips)), each)
+        trainings = [replace(training, clip=clip) for clip in clips]
+        return Engine(models, tc.Sequences.of(frames()), range(len(clips)), trainings)
 
     def trained(precision):
         ours = models(0)
@@ -94,9 +93,7 @@ def test_fused_update_without_rounding_equals_autograd(
             assert (p - q).norm() < 4e-3 * (q - r).norm() + 1e-7, name
 
 
-def test_clipping_skips_steps_whose_gradient_is_not_finite(
-    fused_anywhere,
-):
+def test_a_clipped_gradient_that_is_not_finite_counts_as_zero(fused_anywhere):
     for precision in ("bf16", "fp32"):
         one = model()
         with torch.no_grad():
@@ -110,8 +107,8 @@ def test_clipping_skips_steps_whose_gradient_is_not_finite(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_members_of_a_stack_have_clips_of_their_own(precision, fused_anywhere):
-    """A member without a clip is not scaled, and does not skip steps."""
+def test_members_of_a_stack_may_have_different_clips(precision, fused_anywhere):
+    """The gradient of a member without a clip is not scaled, even if it is not finite."""
     rule = tc.Training(tc.Sgd(lr=1e-3, momentum=0.0), batch=4, precision=precision)
     clips = (None, 1e-3, 1e6)
     models = [model(seed=5) for _ in clips]
@@ -137,7 +134,7 @@ def test_members_of_a_stack_have_clips_of_their_own(precision, fused_anywhere):
     assert kept == [False, True, True]
 
 
-def test_layers_that_are_shared_or_unused_are_not_called_once():
+def test_models_with_shared_or_unused_layers_have_no_rows_per_layer():
     shared, unused = model(), model()
     shared.u_given_x.network = shared.z_given_x.network
     unused.x_given_t.network.never = Linear(3, 3)
@@ -158,7 +155,7 @@ BF16 = tc.Training(tc.Sgd(lr=1e-2), batch=4, precision="bf16")
 
 
 def test_fused_update_does_not_suit_models_that_change_the_step(as_on_a_gpu):
-    """It supports no rates, projections, frozen or shared parameters, or other layers."""
+    """It does not support lr_scale, projections, frozen or shared parameters, or other layers."""
 
     class Slow(tc.TopographicVAE):
         def lr_scale(self, name):
@@ -181,7 +178,7 @@ def test_fused_update_does_not_suit_models_that_change_the_step(as_on_a_gpu):
     assert FusedUpdate.suits(Stack([model()], 6), BF16)
 
 
-def test_encoders_are_paired_only_where_that_changes_nothing():
+def test_encoders_are_paired_only_if_the_result_is_unchanged():
     class Own(tc.TopographicVAE):
         def posterior(self, x):
             return super().posterior(0.5 * x)
@@ -221,7 +218,7 @@ def test_directions_of_normalised_weights_move_orthogonally_to_themselves(fused_
 
 @pytest.mark.parametrize("how", ["sgd", "adam"])
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_states_are_the_same_for_both_updates(how, norm, fused_anywhere):
+def test_both_updates_can_resume_from_one_state(how, norm, fused_anywhere):
     training, sequences = TRAININGS[how], tc.Sequences.of(frames())
     factored = Engine(company(norm=norm), sequences, range(4), training)
     factored.advance(1, 5, 1000)
@@ -240,7 +237,7 @@ def test_states_are_the_same_for_both_updates(how, norm, fused_anywhere):
 
 
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_trained_parameters_have_storage_of_their_own(norm, monkeypatch):
+def test_trained_parameters_do_not_share_storage(norm, monkeypatch):
     """Other libraries save the whole storage: it must hold no other parameter and no moments."""
     monkeypatch.setattr("topocaps.training.settings.multiplies_bf16", lambda device: True)
     built = tc.TopographicVAE.mlp(
@@ -259,7 +256,7 @@ def test_trained_parameters_have_storage_of_their_own(norm, monkeypatch):
 
 @pytest.mark.parametrize("norm", ["none", "weight"])
 @pytest.mark.parametrize("how", TRAININGS)
-def test_updates_of_bands_of_rows_equal_one_update(how, norm, fused_anywhere, monkeypatch):
+def test_updates_of_a_few_rows_at_a_time_equal_one_update(how, norm, fused_anywhere, monkeypatch):
     found = []
     for rows in (2**30, 1, 3):
         monkeypatch.setattr("topocaps.training.updates.fused.CACHED", 1)

@@ -1,4 +1,4 @@
-"""Models in the Hub's layout come back as they were, and nothing else is let in."""
+"""Models in the layout of the Hub: saving, loading, pushing, and refused folders."""
 
 import json
 import pickle
@@ -61,7 +61,7 @@ def hub(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_folder_gives_the_model_back(kind, tmp_path, monkeypatch):
+def test_a_saved_model_is_loaded_unchanged(kind, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # offline, without the package
     model = MODELS[kind]()
     folder = save_pretrained(model, tmp_path / "model")
@@ -76,18 +76,18 @@ def test_a_folder_gives_the_model_back(kind, tmp_path, monkeypatch):
     assert load_file(folder / "model.safetensors").keys() == again.keys()
 
 
-def test_a_card_says_what_was_told(tmp_path):
+def test_a_card_holds_the_text_and_the_metadata(tmp_path):
     about = About(
         'Digits that "turn": 7°', "Turning", license="mit", datasets=("mnist",),
         tags=("equivariance",), metrics={"log_px": -186.83, "capcorr": 1.0},
     )  # fmt: skip
     folder = save_pretrained(tvae(), tmp_path, about)
     _, matter, text = (folder / "README.md").read_text().split("---\n", 2)
-    told = {
+    metadata = {
         key: json.loads(value)
         for key, value in (line.split(": ", 1) for line in matter.splitlines())
     }
-    assert told == {
+    assert metadata == {
         "library_name": "topocaps",
         "license": "mit",
         "tags": ["topocaps", "topographicvae", "equivariance"],
@@ -99,7 +99,7 @@ def test_a_card_says_what_was_told(tmp_path):
     assert config["library_name"] == "topocaps" and config["library_version"] == tc.__version__
 
 
-def test_pushed_and_pulled(hub):
+def test_a_pushed_model_is_loaded_unchanged(hub):
     model = tvae()
     url = push(model, "me/turning", "Digits that turn.", private=True, message="first", token="t")
     assert url == "https://hub/me/turning/commit/1"
@@ -115,8 +115,8 @@ def test_pushed_and_pulled(hub):
     assert torch.equal(loaded.encode(x), model.encode(x))
 
 
-def test_the_hubs_own_package_uploads_the_saved_files(tmp_path, monkeypatch):
-    """With ``huggingface_hub`` itself, whose two requests are replaced."""
+def test_huggingface_hub_uploads_the_saved_files(tmp_path, monkeypatch):
+    """The real package is used, with its two requests replaced."""
     package = pytest.importorskip("huggingface_hub")
     asked = []
 
@@ -134,8 +134,8 @@ def test_the_hubs_own_package_uploads_the_saved_files(tmp_path, monkeypatch):
     model = tvae()
     assert push(model, "me/turning", revision="v1", message="first") == "https://hub/commit/2"
     assert asked[0] == {"private": False, "exist_ok": True}
-    told = {"repo_id": "me/turning", "revision": "v1", "commit_message": "first"}
-    assert told.items() <= asked[1].items()
+    expected = {"repo_id": "me/turning", "revision": "v1", "commit_message": "first"}
+    assert expected.items() <= asked[1].items()
     saved, uploaded = (
         save_pretrained(model, tmp_path / "a", "", "me/turning"),
         tmp_path / "uploaded",
@@ -145,8 +145,8 @@ def test_the_hubs_own_package_uploads_the_saved_files(tmp_path, monkeypatch):
         assert (uploaded / path.name).read_bytes() == path.read_bytes()
 
 
-def test_what_the_hub_refuses_is_a_sentence(hub):
-    with pytest.raises(tc.BadInput, match=r"cannot be had from the Hub: 404: me/nothing$"):
+def test_errors_of_the_hub_become_bad_input(hub):
+    with pytest.raises(tc.BadInput, match=r"cannot be downloaded from the Hub: 404: me/nothing$"):
         from_pretrained("me/nothing")
     for wrong in ("nothing", "./a/b", "a/b/c", "/no/where"):
         with pytest.raises(tc.BadInput, match="neither a folder nor a repository"):
@@ -162,15 +162,15 @@ def test_what_the_hub_refuses_is_a_sentence(hub):
         push(own, "me/it")
 
 
-def test_what_is_not_such_a_model_is_refused(tmp_path):
+def test_folders_without_a_valid_model_are_refused(tmp_path):
     folder = save_pretrained(tvae(), tmp_path / "model")
     with pytest.raises(tc.BadInput, match="has no revision"):
         from_pretrained(folder, revision="v1")
     whole = json.loads((folder / "config.json").read_text())
     model = whole["model"]
     for wrong, words in (
-        ({**whole, "library_name": "diffusers"}, "not of a topocaps model"),
-        ([], "not of a topocaps model"),
+        ({**whole, "library_name": "diffusers"}, "not the config of a topocaps model"),
+        ([], "not the config of a topocaps model"),
         ({**whole, "model": {**model, "colour": "red"}}, "colour"),
         ({**whole, "model": {"frame_shape": [1, 4, 4]}}, "kind"),
         ({**whole, "model": {**model, "kind": "Oracle"}}, "knows no model"),
@@ -205,7 +205,7 @@ def test_a_pickle_is_never_opened(tmp_path, capsys):
     assert "sprung" not in capsys.readouterr().out
 
 
-def test_the_missing_package_is_named(monkeypatch):
+def test_an_error_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for ask in (lambda: from_pretrained("me/it"), lambda: push(tvae(), "me/it")):
         with pytest.raises(tc.BadInput, match=r"pip install 'topocaps\[hub\]'"):

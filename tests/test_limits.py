@@ -15,7 +15,7 @@ from topocaps.training.store import RunFolder
 from topocaps.training.watching import Silent
 
 
-def test_a_member_that_is_not_finite_is_named_and_the_others_go_on(tmp_path):
+def test_a_member_that_is_not_finite_fails_and_the_others_continue(tmp_path):
     sequences, seeds = tc.Sequences.of(frames()), range(4)
     together, alone = company(), company()
     with torch.no_grad():
@@ -30,7 +30,7 @@ def test_a_member_that_is_not_finite_is_named_and_the_others_go_on(tmp_path):
         assert_same(weights(together[n]), weights(alone[n]))
 
 
-def test_a_run_that_failed_says_so_and_is_not_tried_again(tmp_path):
+def test_a_failed_run_is_reported_and_not_trained_again(tmp_path):
     models, outs = [model(seed=s) for s in range(2)], [tmp_path / "a", tmp_path / "b"]
     with torch.no_grad():
         models[1].z_given_x.network[0].bias.fill_(torch.nan)
@@ -45,7 +45,7 @@ def test_a_run_that_failed_says_so_and_is_not_tried_again(tmp_path):
 
 
 def test_weights_that_are_not_finite_after_the_last_step_are_a_failure(tmp_path):
-    """No bound is computed after it, and no state or weights of it are kept."""
+    """No bound follows the last step, and neither state nor weights are saved."""
     training = tc.Training(tc.Sgd(1e38), batch=4, epochs=1, epoch_size=4)
     with pytest.raises(tc.NonFinite, match="a weight is not finite at step 1"):
         tc.fit(model(), frames(), training=training, out=tmp_path / "run", watcher=Silent())
@@ -87,7 +87,7 @@ def test_a_stack_that_runs_out_of_memory_restarts_in_halves(monkeypatch):
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_what_failed_before_memory_ran_out_stays_failed_and_the_others_lose_nothing(
+def test_a_failure_before_memory_runs_out_remains_and_the_others_resume(
     epoch, monkeypatch, tmp_path
 ):
     monkeypatch.setattr("topocaps.training.loop.SAVING", 1e9)  # a state after every epoch
@@ -117,7 +117,7 @@ def test_what_failed_before_memory_ran_out_stays_failed_and_the_others_lose_noth
     assert not (outs[1] / "weights.safetensors").exists()
 
 
-def test_the_plan_counts_what_training_holds():
+def test_the_plan_counts_weights_moments_activations_and_data():
     one, sequences = model(), tc.Sequences.of(frames())
     weights_bytes = 4 * sum(p.numel() for p in one.parameters())
     (small,) = plan([one], sequences, tc.Training(tc.Sgd(), batch=1))
@@ -131,7 +131,7 @@ def test_the_plan_counts_what_training_holds():
 
 
 @pytest.mark.parametrize("kind", [tc.TopographicVAE, tc.VAE])
-def test_activations_of_our_models_are_counted_not_guessed(kind, monkeypatch):
+def test_activations_of_library_models_are_counted_not_guessed(kind, monkeypatch):
     def guess(*_):
         raise AssertionError("a pass without values failed")
 
@@ -139,7 +139,9 @@ def test_activations_of_our_models_are_counted_not_guessed(kind, monkeypatch):
     assert plan([model(kind=kind)], tc.Sequences.of(frames()), SGD)[0].activations > 0
 
 
-def test_a_stack_that_does_not_fit_is_split_and_each_trains_as_alone(monkeypatch, tmp_path):
+def test_a_stack_that_does_not_fit_is_split_and_its_members_train_as_if_alone(
+    monkeypatch, tmp_path
+):
     sequences, seeds, said = tc.Sequences.of(frames()), range(4), []
     (needs,) = plan([model()], sequences, SGD)
     room = 2.5 * (needs.weights + needs.activations)

@@ -1,7 +1,7 @@
-"""Apple's GPUs have no float64: what is computed on one, on a device that stands for it.
+"""Training without float64, as on Apple's GPUs, tested on other devices.
 
-Nothing here has run on such a GPU: a device without values ("meta") shows where and in which type
-everything is computed, and a CPU that is said to have no float64 trains on the same path.
+The device "meta", which computes no values, shows where and in which dtype everything is computed.
+A CPU that pretends to have no float64 trains as such a GPU would.
 """
 
 from dataclasses import replace
@@ -23,21 +23,21 @@ HOST = torch.device("cpu")
 
 
 class Kinds(TorchDispatchMode):
-    """Notes of everything that is computed where it is, and its type."""
+    """Records the device and the dtype of every result."""
 
     def __init__(self):
         super().__init__()
-        self.found = set()
+        self.seen = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        tensors = [one for one in tree_leaves(out) if isinstance(one, torch.Tensor)]
-        self.found |= {(one.device.type, one.dtype) for one in tensors}
+        tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.seen |= {(tensor.device.type, tensor.dtype) for tensor in tensors}
         return out
 
 
 def step_on_meta(monkeypatch):
-    """One step of a model on a device without values: what was computed where."""
+    """Run one step on the device "meta", and return all devices and dtypes of results."""
     monkeypatch.setattr(
         tc.Sgd, "build", lambda self, groups: torch.optim.SGD([p for g in groups for p in g], 0.1)
     )
@@ -47,7 +47,7 @@ def step_on_meta(monkeypatch):
     with Kinds() as kinds:
         engine = Engine([one], sequences, [0], replace(SGD, clip=None))
         engine._step()
-    return kinds.found
+    return kinds.seen
 
 
 def test_nothing_on_a_device_without_float64_is_float64(monkeypatch):
@@ -57,7 +57,7 @@ def test_nothing_on_a_device_without_float64_is_float64(monkeypatch):
     assert ("cpu", torch.float64) in found  # sequences are chosen on the host
 
 
-def test_others_keep_their_sums_in_float64(monkeypatch):
+def test_other_devices_keep_their_sums_in_float64(monkeypatch):
     with pytest.raises((RuntimeError, NotImplementedError)):  # no generator without values
         step_on_meta(monkeypatch)
     engine = Engine([model()], tc.Sequences.of(frames()), [0], ADAM)
@@ -65,11 +65,11 @@ def test_others_keep_their_sums_in_float64(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_model_trains_the_same_on_that_path(count, monkeypatch):
+def test_training_without_float64_gives_the_same_weights(count, monkeypatch):
     sequences, seeds = tc.Sequences.of(frames()), range(count)
     expected = [model(seed=s) for s in seeds]
     histories = train(expected, sequences, ADAM, seeds=seeds)
-    host = torch.device("cpu", 0)  # not the device by name, and the same by nature
+    host = torch.device("cpu", 0)  # compares unequal to "cpu", and is the same device
     monkeypatch.setattr("topocaps.training.engine.with_doubles", lambda device: host)
     models = [model(seed=s) for s in seeds]
     found = train(models, sequences, ADAM, seeds=seeds)
@@ -81,13 +81,13 @@ def test_a_model_trains_the_same_on_that_path(count, monkeypatch):
     assert engine.parts[0].sums.dtype == torch.float32
 
 
-def test_the_host_stands_in_for_apples_gpu_only():
+def test_only_mps_moves_float64_to_the_cpu():
     assert with_doubles(torch.device("mps")) == HOST
     for name in ("cpu", "cuda:1", "meta"):
         assert with_doubles(torch.device(name)) == torch.device(name)
 
 
-def test_it_is_taken_where_it_is_named_and_there(monkeypatch):
+def test_mps_is_used_only_if_named_and_available(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(tc.BadInput, match=r"^device 'mps' cannot be used here: it is the GPU of"):
         tc.fit(model(), frames(), device="mps", watcher=Silent())
@@ -97,7 +97,7 @@ def test_it_is_taken_where_it_is_named_and_there(monkeypatch):
     assert choose_device("auto").type != "mps"
 
 
-def test_its_memory_is_what_apple_recommends(monkeypatch):
+def test_free_memory_of_mps_is_the_recommended_maximum_less_the_used(monkeypatch):
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 10 * 2**30)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * 2**30)
     assert free_memory(torch.device("mps")) == 7 * 2**30

@@ -1,4 +1,4 @@
-"""The models of the package: small, as their cards say, and each call gives a fresh one."""
+"""The models of the package: their size, their cards, and the command that makes them."""
 
 import re
 
@@ -18,14 +18,14 @@ def card_of(name):
     return text, {metric: float(value) for metric, value in numbers}
 
 
-def test_all_that_was_made_is_there_and_small():
+def test_all_models_exist_and_are_small():
     assert names() == sorted(MADE)
     for name in names():
         assert sum(path.stat().st_size for path in (FOLDER / name).iterdir()) < 2e6
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_model_is_what_its_command_makes(name):
+def test_a_model_has_the_settings_of_its_command(name):
     recipe, changes = MADE[name]
     model = tc.pretrained(name)
     frame_shape = tuple(model.config["frame_shape"])
@@ -37,8 +37,8 @@ def test_a_model_is_what_its_command_makes(name):
     assert not model.training
 
 
-def test_sprites_roll_as_the_card_says():
-    """On some of the sequences it was measured on: within what so few can tell."""
+def test_metrics_of_sprites_are_those_of_the_card():
+    """The tolerance allows for fewer sequences than those of the card."""
     model, (_, held_out) = tc.pretrained("sprites"), tc.data.sprites(32)
     batch = next(held_out.balanced(60, seed=0).batches(240))
     walked = tc.metrics.traversal(model, batch.x, batch.factors)
@@ -51,25 +51,25 @@ def test_sprites_roll_as_the_card_says():
     assert errors.mean().item() == pytest.approx(said["equivariance_error"], rel=0.1)
 
 
-def test_every_call_gives_a_model_of_its_own():
+def test_every_call_returns_a_new_model():
     one, other = tc.pretrained("sprites"), tc.pretrained("sprites")
     with torch.no_grad():
         one.mu.zero_()
     assert other.mu != 0 and tc.pretrained("sprites").mu == other.mu
 
 
-def test_a_name_that_is_not_there_gets_a_sentence():
-    with pytest.raises(tc.BadInput, match=r"no trained model 'digits'; there are sprites$"):
+def test_unknown_names_are_refused():
+    with pytest.raises(tc.BadInput, match=r"no trained model 'digits': choose from sprites$"):
         tc.pretrained("digits")
     for wrong in ("", "..", "sprites/"):
-        with pytest.raises(tc.BadInput, match="there are sprites"):
+        with pytest.raises(tc.BadInput, match="choose from sprites"):
             tc.pretrained(wrong)
-    with pytest.raises(tc.BadInput, match="can be made is sprites"):
+    with pytest.raises(tc.BadInput, match="no command makes 'digits': choose from sprites"):
         make("digits")
 
 
-def test_what_is_made_comes_back_and_is_measured(tmp_path, monkeypatch):
-    """The whole way, in small."""
+def test_the_command_trains_rounds_and_evaluates_a_model(tmp_path, monkeypatch):
+    """A tiny model runs through all steps of the command."""
     small = ("resolution=8", "hidden=16", "epoch_size=24", "training.epochs=1")
     monkeypatch.setitem(MADE, "tiny", ("sprites/tvae", small))
     for module in ("topocaps.integrations.pretrained", "topocaps.integrations.pretrained.__main__"):

@@ -60,21 +60,21 @@ def same_numbers(one, other):
 
 
 def same_recipe(found, recipe):
-    """Claims and descriptions of the start were not recorded."""
-    told, expected = found.to_json(), recipe.to_json()
-    for settings in (told, expected, told.get("start", {}), expected.get("start", {})):
+    """Compare recipes without claims and descriptions, which were not recorded for a start."""
+    restored, expected = found.to_json(), recipe.to_json()
+    for settings in (restored, expected, restored.get("start", {}), expected.get("start", {})):
         for key in ("about", "claims"):
             settings.pop(key, None)
-    assert json.dumps(told, sort_keys=True) == json.dumps(expected, sort_keys=True)
+    assert json.dumps(restored, sort_keys=True) == json.dumps(expected, sort_keys=True)
     assert found.fingerprint == recipe.fingerprint
 
 
 @pytest.mark.parametrize("name, recipe", [("tvae", TVAE), ("mnist-tuned", TUNED)])
-def test_the_recipe_of_an_earlier_folder_is_found(name, recipe):
+def test_the_recipe_of_an_earlier_folder_is_restored(name, recipe):
     same_recipe(recipe_of(RunFolder(FOLDERS / name)), recipe)
 
 
-def test_the_start_of_an_earlier_folder_has_a_recipe_of_its_own():
+def test_the_start_of_an_earlier_folder_has_its_own_recipe():
     assert recipe_of(RunFolder(FOLDERS / "mnist-tuned" / "start")).fingerprint == (
         TUNED.start.fingerprint
     )
@@ -108,7 +108,7 @@ def test_an_earlier_folder_of_other_settings_is_refused(tmp_path):
 
 
 def test_an_earlier_folder_of_parts_and_wholes_trains_and_is_evaluated(tmp_path):
-    """Nothing of it was saved but what it was told, so it begins again, after its start."""
+    """The folder has only settings and metrics, so it trains again, after its start."""
     folder = copy_of("mnist-tuned", tmp_path)
     for path in (folder, folder / "start"):
         (path / "metrics.json").unlink()

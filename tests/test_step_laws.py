@@ -1,6 +1,6 @@
-"""Steps of training against torch.optim, autograd and gradients written out.
+"""Training steps against torch.optim, autograd and explicit gradients.
 
-All is in float64 and to nine digits, but for fused updates, which compute in float32.
+They agree to nine digits in float64, except fused updates, which compute in float32.
 """
 
 import copy
@@ -137,7 +137,7 @@ def test_how_far_gradients_differ_is_the_worst_tensor_of_the_worst_member(member
 # Layers -------------------------------------------------------------------------------------------
 
 
-def test_layers_of_a_stack_multiply_each_by_its_own_and_have_its_gradients():
+def test_layers_of_a_stack_equal_the_layers_of_its_members():
     layers = [Linear(4, 3).double() for _ in range(2)]
     stack = copy.deepcopy(layers[0])
     stack.matrix, stack.bias = (
@@ -205,7 +205,7 @@ def sequences_of(dtype=torch.float64, missing=False):
 
 
 def drawn_for(model, members, dtype=torch.float64):
-    """Uniform numbers that choose sequences, and noise; with members in front of several."""
+    """Return uniform numbers that choose sequences, and noise; several members come first."""
     front = (members, BATCH) if members > 1 else (BATCH,)
     noise = [torch.randn(*front, FRAMES, *shape, dtype=dtype) for shape in model.noise_shapes]
     return torch.rand(*front, 3, **DOUBLE), noise
@@ -215,8 +215,7 @@ def drawn_for(model, members, dtype=torch.float64):
 @pytest.mark.parametrize("norm", ["none", "weight", "projected"])
 @every_rule
 def test_a_step_descends_the_gradient_of_the_mean_objective(rule, norm, missing):
-    """Of members with a clip, with another and with none; three steps, by autograd and
-    torch.optim; of frames that are there."""
+    """Three steps equal those of autograd and torch.optim, for several clips and missing frames."""
     clips = (0.05, None, 1e3)
     members = [model_of(seed, norm=norm).double() for seed in range(3)]
     wanted = copy.deepcopy(members)
@@ -256,15 +255,15 @@ def test_a_step_descends_the_gradient_of_the_mean_objective(rule, norm, missing)
 
 @pytest.fixture
 def unrounded(monkeypatch, fused_anywhere):
-    """Fused updates without bf16."""
+    """Make fused updates compute without rounding to bf16."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("norm", ["none", "weight"])
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_fused_step_is_a_plain_one(members, norm, clip, unrounded):
-    """To four digits of the motion of every parameter; a clipped one is as long as its clip."""
+def test_a_fused_step_equals_an_autograd_step(members, norm, clip, unrounded):
+    """All parameters move the same to four digits; a clipped step is as long as its clip."""
     sequences, lr = sequences_of(torch.float32), 0.1 if clip is None else 0.1 / clip
     uniform, noise = drawn_for(model_of(0), members, torch.float32)
     moved = []
@@ -291,8 +290,8 @@ def test_a_fused_step_is_a_plain_one(members, norm, clip, unrounded):
 
 
 @pytest.mark.parametrize("norm", ["none", "weight"])
-def test_what_a_fused_step_keeps_beside_weights_is_of_these_weights(norm, unrounded):
-    """The copies that layers multiply by, and lengths of directions."""
+def test_a_fused_step_updates_copies_and_squared_norms_of_weights(norm, unrounded):
+    """They equal those that ``refresh`` computes from the weights."""
     training = Training(Sgd(), batch=BATCH, precision="bf16")
     model = model_of(0, tc.TopographicVAE, norm=norm)
     update = FusedUpdate(Stack([model], FRAMES), training)
@@ -310,7 +309,7 @@ def test_what_a_fused_step_keeps_beside_weights_is_of_these_weights(norm, unroun
 
 
 class Records(Silent):
-    """The terms of every step, as they are shown."""
+    """A watcher that keeps the terms of every step."""
 
     def __init__(self):
         self.steps = []

@@ -1,4 +1,4 @@
-"""Metrics with ``update`` and ``compute`` give what the functions give for all batches together."""
+"""Metrics of torchmetrics equal the functions of all batches together."""
 
 import copy
 import importlib
@@ -145,7 +145,7 @@ def test_every_metric_of_the_module_has_a_case():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_computing_batch_by_batch_is_the_function_of_all(name):
+def test_updates_by_batch_equal_the_function_of_all_batches(name):
     case = cases()[name]
     metric = case.kind(**case.settings)
     for batch in parts(case.shown, 7, 23):
@@ -169,8 +169,8 @@ def test_a_merged_state_comes_first(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_processes_put_their_batches_together(name):
-    """Of two processes, here one that is told what the other has."""
+def test_compute_gathers_the_batches_of_all_processes(name):
+    """The second of two processes is replaced by its states."""
     case = cases()[name]
     first, rest = parts(case.shown, 7, 23)
     here, there = (case.kind(**case.settings) for _ in range(2))
@@ -198,7 +198,7 @@ def test_a_metric_can_be_copied_and_pickled(name):
         same(other.compute(), case.wanted)
 
 
-def test_a_collection_gives_each_metric_what_its_function_takes():
+def test_a_collection_passes_each_metric_its_arguments():
     t, factors = sequences()
     collection = MetricCollection([adapted.EquivarianceError(), adapted.CapsuleCorrelation()])
     for some, of in parts((t, factors), 10, 20):
@@ -218,7 +218,7 @@ def test_a_collection_stores_codes_and_factors_once():
     assert collection.compute()["MutualInformationGap"].item() == metrics.mig(t, factors).value
 
 
-def test_a_collection_tells_settings_apart_whose_first_batch_is_equal():
+def test_a_collection_keeps_metrics_with_equal_first_batches_apart():
     train, (codes, classes) = labelled(100), labelled(200)
     right = [metrics.nearest_neighbour_hits(train, (codes, classes), k) for k in (1, 9)]
     order = (right[0] != right[1]).long().argsort(stable=True)  # items that differ come last
@@ -252,7 +252,7 @@ class Halved(Covariance):
         return super().compute() / 2
 
 
-def test_a_function_of_your_own_is_a_metric_in_a_line():
+def test_a_custom_function_becomes_a_metric():
     a, b = torch.randn(2, 50, dtype=torch.double)
     metric = Covariance(scale=3.0)
     for batch in parts((a, b), 20, 30):
@@ -267,24 +267,26 @@ class Least(adapted.FunctionMetric, of=covariance):
     higher_is_better = False
 
 
-def test_a_metric_says_which_direction_is_better():
+def test_metrics_set_higher_is_better():
     found = [kind.higher_is_better for kind in (Covariance, Halved, Least, adapted.FactorVAEScore)]
     assert found == [None, False, False, True]
 
 
-def test_a_metric_refuses_what_it_cannot_use():
+def test_metrics_refuse_unsuitable_arguments():
     metric = adapted.MutualInformationGap()
     with pytest.warns(UserWarning, match="before"), pytest.raises(BadInput, match="update first"):
         metric.compute()
-    with pytest.raises(BadInput, match="codes and factors must be of the same items"):
+    with pytest.raises(BadInput, match="codes and factors must have equally many items"):
         metric.update(torch.zeros(3, 2), torch.zeros(4, 2))
-    with pytest.raises(BadInput, match=r"LieEquivarianceError needs action="):
+    with pytest.raises(
+        BadInput, match=r"LieEquivarianceError needs the setting action: pass action="
+    ):
         adapted.LieEquivarianceError(f=torch.sin)
     with pytest.raises(ValueError, match="colour"):
         adapted.MutualInformationGap(colour="red")
 
 
-def test_torchmetrics_is_named_where_it_is_missing(monkeypatch):
+def test_an_error_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     monkeypatch.delitem(sys.modules, "topocaps.integrations.torchmetrics", raising=False)
     with pytest.raises(BadInput, match=r"pip install 'topocaps\[metrics\]'"):

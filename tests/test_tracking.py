@@ -1,4 +1,4 @@
-"""Trackers are told the numbers of every epoch, and watchers what they always are."""
+"""Trackers and loggers get the numbers of every epoch, and watchers are still called."""
 
 import runpy
 import sys
@@ -18,19 +18,19 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 class Heard(Silent):
-    """Keeps what a watcher is told."""
+    """A watcher that records its calls."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
     def start(self, step, steps):
-        self.told.append(("start", step, steps))
+        self.calls.append(("start", step, steps))
 
     def epoch(self, record):
-        self.told.append(("epoch", record["epoch"]))
+        self.calls.append(("epoch", record["epoch"]))
 
     def finish(self):
-        self.told.append(("finish",))
+        self.calls.append(("finish",))
 
 
 def train(watcher):
@@ -39,12 +39,12 @@ def train(watcher):
     return tc.fit(model, x, epochs=3, batch=4, device="cpu", watcher=watcher).history
 
 
-def test_tensorboard_reads_every_number_of_every_epoch(tmp_path):
+def test_tensorboard_gets_all_numbers_of_every_epoch(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     heard = Heard()
     history = train(track(heard, TensorBoard(tmp_path / "events"), {"lr": 1e-3}))
-    assert heard.told == [("start", 0, 6), *(("epoch", n) for n in (1, 2, 3)), ("finish",)]
+    assert heard.calls == [("start", 0, 6), *(("epoch", n) for n in (1, 2, 3)), ("finish",)]
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
     names = set(events.Tags()["scalars"])
@@ -57,8 +57,8 @@ def test_tensorboard_reads_every_number_of_every_epoch(tmp_path):
     assert events.Tags()["tensors"] == ["settings/text_summary"]
 
 
-def test_runs_with_folders_write_tensorboards_files_by_themselves(tmp_path):
-    """Each model of a stack its own."""
+def test_every_run_folder_gets_its_own_tensorboard_files(tmp_path):
+    """Each model of a stack has its own folder."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     models = [
@@ -87,12 +87,12 @@ def test_runs_need_no_tensorboard(tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "events").exists()
 
 
-def test_a_logger_of_your_own_is_told_every_epoch_of_every_run(tmp_path, monkeypatch):
-    told = {}
+def test_a_custom_logger_gets_every_epoch_of_every_run_folder(tmp_path, monkeypatch):
+    logged = {}
 
     class Memory:
         def __init__(self, folder):
-            self.lines = told.setdefault(folder.path.name, [])
+            self.lines = logged.setdefault(folder.path.name, [])
 
         def log(self, step, numbers):
             self.lines.append((step, numbers["elbo"]))
@@ -112,12 +112,12 @@ def test_a_logger_of_your_own_is_told_every_epoch_of_every_run(tmp_path, monkeyp
         )  # fmt: skip
         if out == tmp_path / "b":
             wanted = [(record["step"], record["elbo"]) for record in run.history]
-    assert told == {"b": [*wanted, "finished"]}
+    assert logged == {"b": [*wanted, "finished"]}
     assert not (tmp_path / "a" / "events").exists()
 
 
 @pytest.mark.parametrize("make", [wandb, trackio])
-def test_services_are_told_the_same(make, monkeypatch):
+def test_services_get_the_settings_and_the_numbers_of_every_epoch(make, monkeypatch):
     calls = []
     service = SimpleNamespace(
         init=lambda **options: calls.append(("init", options)),
@@ -133,7 +133,7 @@ def test_services_are_told_the_same(make, monkeypatch):
     ]
 
 
-def test_a_tracker_is_finished_whatever_happens():
+def test_a_tracker_is_finished_after_an_error():
     class Stubborn(Silent):
         def epoch(self, record):
             raise RuntimeError("the terminal is gone")
@@ -150,7 +150,7 @@ def test_a_tracker_is_finished_whatever_happens():
     assert finished == [True]
 
 
-def test_only_numbers_are_drawn():
+def test_only_numbers_are_logged():
     record = {"epoch": 2, "step": 9, "elbo": -3.5, "complaint": "flat", "on": True, "none": None}
     assert numbers(record) == {"epoch": 2, "elbo": -3.5}
 
@@ -170,7 +170,7 @@ def test_a_missing_package_is_named_before_anything_is_trained(make, module, wor
 
 
 class StubTrainer:
-    """What Lightning's trainer does with a module, in the order it does it."""
+    """The calls that Lightning's trainer makes to a module, in their order."""
 
     def __init__(self, *, max_epochs, accelerator, logger, enable_checkpointing):
         self.epochs = max_epochs
@@ -192,9 +192,9 @@ class StubModule(nn.Module):
 
 
 def test_the_lightning_example_trains_a_model(monkeypatch):
-    """Against a stub: Lightning itself takes ten seconds to import, and is not installed here.
+    """A stub replaces Lightning, which takes ten seconds to import and is not installed.
 
-    So this shows that the wrapper is right about this library, not that Lightning is as the stub.
+    So this tests the wrapper's use of this library, not its use of Lightning.
     """
     stub = SimpleNamespace(LightningModule=StubModule, Trainer=StubTrainer)
     monkeypatch.setitem(sys.modules, "lightning", stub)

@@ -1,4 +1,4 @@
-"""Training: learns, resumes bit for bit, fails early and by name, leaves whole folders."""
+"""Training: learning, exact resumption, failures, and run folders."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def assert_same(one, other):
 
 
 class StopAt(Silent):
-    """Presses Ctrl-C after a step."""
+    """A watcher that interrupts training after a step."""
 
     def __init__(self, step):
         self.at = step
@@ -75,22 +75,22 @@ def test_training_raises_the_bound(training):
     [(ADAM, 1), (ADAM, 7), (ADAM, 20), (SGD, 5), (SGD, 19), (MUON, 7)],
     ids=["adam-1", "adam-7", "adam-20", "sgd-5", "sgd-19", "muon-7"],
 )
-def test_a_run_stopped_at_any_step_ends_where_an_unstopped_one_does(tmp_path, training, stop):
+def test_a_run_resumed_at_any_step_ends_like_an_uninterrupted_run(tmp_path, training, stop):
     whole = tc.fit(model(), frames(), training=training, out=tmp_path / "whole", watcher=Silent())
     there = dict(training=training, out=tmp_path / "parts")
     with pytest.raises(tc.Interrupted, match=f"after step {stop} of 20"):
         tc.fit(model(), frames(), watcher=StopAt(stop), **there)
     assert not (tmp_path / "parts" / "weights.safetensors").exists()
-    torch.rand(7)  # whatever happens to PyTorch's own generator in between
-    # what the model starts from is of no account: the state has everything
+    torch.rand(7)  # the global random state does not matter either
+    # the initial weights of the model do not matter: the state replaces them
     resumed = tc.fit(model(seed=9), frames(), watcher=Silent(), **there)
     assert_same(weights(whole.model), weights(resumed.model))
     for one, other in zip(whole.history, resumed.history, strict=True):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
-def test_a_run_that_was_killed_goes_on_from_its_last_epoch(tmp_path):
-    """No warning, no last words: the state of the epoch before is whole, and enough."""
+def test_a_killed_run_resumes_from_its_last_saved_epoch(tmp_path):
+    """The state of the last epoch is complete, although the run could not save at its end."""
 
     class Dies(Silent):
         def step(self, step, terms):
@@ -105,14 +105,14 @@ def test_a_run_that_was_killed_goes_on_from_its_last_epoch(tmp_path):
     assert_same(weights(whole.model), weights(resumed.model))
 
 
-def test_the_seed_decides_everything():
+def test_runs_of_one_seed_are_equal_and_of_another_differ():
     one, same = (tc.fit(model(), frames(), training=ADAM, watcher=Silent()) for _ in range(2))
     other = tc.fit(model(), frames(), training=ADAM, seed=1, watcher=Silent())
     assert_same(weights(one.model), weights(same.model))
     assert not torch.equal(one.model.mu, other.model.mu)
 
 
-def test_a_fit_does_not_touch_the_callers_randomness():
+def test_fit_does_not_change_the_global_random_state():
     one = model()
     torch.manual_seed(4)
     expected = torch.rand(3)
@@ -122,7 +122,7 @@ def test_a_fit_does_not_touch_the_callers_randomness():
 
 
 def test_models_of_one_seed_see_the_same_sequences(monkeypatch):
-    """So that a comparison is one of models: a VAE needs half the noise of a TVAE."""
+    """A VAE needs half the noise of a TVAE, which must not change its sequences."""
     seen, original = {}, tc.Sequences.show
     for kind in (tc.TopographicVAE, tc.VAE):
         shown = seen.setdefault(kind, [])
@@ -135,7 +135,7 @@ def test_models_of_one_seed_see_the_same_sequences(monkeypatch):
             patch.setattr(tc.Sequences, "show", show)
             tc.fit(model(kind=kind), frames(), training=ADAM, watcher=Silent())
     tvae, vae = seen.values()
-    tvae, vae = tvae[-20:], vae[-20:]  # the first was looked at to check it
+    tvae, vae = tvae[-20:], vae[-20:]  # without the sequences of the check before training
     assert all(torch.equal(a, b) for a, b in zip(tvae, vae, strict=True))
     assert not torch.equal(tvae[0], tvae[1])
 
@@ -148,7 +148,7 @@ def test_projected_rows_stay_on_the_sphere():
 
 
 @pytest.mark.parametrize("poisoned, says", [("z_given_x", "kl_z"), ("u_given_x", "kl_u")])
-def test_what_is_not_finite_is_named_with_its_step(tmp_path, poisoned, says):
+def test_an_error_names_the_non_finite_term_and_its_step(tmp_path, poisoned, says):
     one = model()
 
     class Poison(Silent):
@@ -161,9 +161,9 @@ def test_what_is_not_finite_is_named_with_its_step(tmp_path, poisoned, says):
         tc.fit(one, frames(), training=ADAM, watcher=Poison(), out=tmp_path)
 
 
-def test_a_gradient_that_is_not_finite_is_named():
+def test_an_error_names_a_non_finite_gradient():
     for training, says in (
-        (SGD, "^no gradient was finite in the epoch to step 5"),  # it clips, and leaves steps out
+        (SGD, "^no gradient was finite in the epoch to step 5"),  # clips, so counts it as zero
         (ADAM, "^kl_u is not finite at step 2"),
     ):
         one = model()
@@ -172,7 +172,7 @@ def test_a_gradient_that_is_not_finite_is_named():
             tc.fit(one, frames(), training=training, watcher=Silent())
 
 
-def test_a_record_has_the_means_of_an_epoch_and_what_is_unusual_about_it():
+def test_a_record_has_the_means_of_an_epoch_and_anything_unusual():
     sums = {"elbo": -30.0, "kl_z": 6.0, LEFT_OUT: 0.0}
     plain = epoch_record(model(), sums, step=8, steps=4)
     assert plain == {"epoch": 2, "step": 8, "elbo": -7.5, "kl_z": 1.5, "together": 1}
@@ -190,11 +190,11 @@ def test_a_record_has_the_means_of_an_epoch_and_what_is_unusual_about_it():
         LEFT_OUT: 3, "is_bound": False, KL_WEIGHT: 0.5, "together": 2,
         "complaint": "the elbo is -7.5",
     }  # fmt: skip
-    assert sums[LEFT_OUT] == 0  # nothing is changed in place
+    assert sums[LEFT_OUT] == 0  # not changed in place
 
 
 def test_clipping_bounds_the_first_step():
-    """The step of plain SGD is the learning rate times a gradient no longer than the clip."""
+    """A step of SGD without momentum is the learning rate times the clipped gradient."""
     lengths = {}
     for clip in (None, 1e-3):
         before, one = model(), model()
@@ -207,7 +207,7 @@ def test_clipping_bounds_the_first_step():
     assert lengths[None] > 0.1 and lengths[1e-3] == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_other_data_are_not_mixed_into_a_run(tmp_path):
+def test_a_run_does_not_resume_with_other_data(tmp_path):
     tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
     with pytest.raises(tc.BadInput, match="fingerprint of the data"):
         tc.fit(model(), 1 - frames(), training=ADAM, out=tmp_path, watcher=Silent())
@@ -235,7 +235,7 @@ def test_a_run_folder_is_complete_and_loads(tmp_path):
     torch.testing.assert_close(loaded.encode(frames()), run.model.encode(frames()))
 
 
-def test_a_finished_run_is_not_trained_again_and_another_is_not_mixed_in(tmp_path):
+def test_a_finished_run_is_not_trained_again_and_refuses_other_settings(tmp_path):
     tc.fit(model(), frames(), training=ADAM, out=tmp_path, watcher=Silent())
     steps = []
 
@@ -266,7 +266,7 @@ def test_networks_may_share_a_module(tmp_path):
     assert_same(weights(tc.load(tmp_path, again)), weights(run.model))
 
 
-def test_loading_what_is_not_there_says_so(tmp_path):
+def test_loading_a_missing_or_unfinished_run_is_refused(tmp_path):
     with pytest.raises(tc.BadInput, match="not a run folder"):
         tc.load(tmp_path)
     with pytest.raises(tc.Interrupted):
@@ -299,20 +299,20 @@ def test_networks_of_your_own_are_trained_and_loaded_into(tmp_path):
         (torch.rand(6), "sequences, time"),
     ],
 )
-def test_bad_sequences_leave_no_folder_behind(tmp_path, x, says):
+def test_unsuitable_sequences_are_refused_before_a_folder_is_created(tmp_path, x, says):
     with pytest.raises(tc.BadInput, match=says):
         tc.fit(model(), x, training=ADAM, out=tmp_path / "run", watcher=Silent())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_of_another_precision_is_refused_with_a_sentence(tmp_path):
+def test_a_model_of_another_dtype_is_refused(tmp_path):
     with pytest.raises(tc.BadInput, match="float32 on cpu, the model is"):
         tc.fit(model().double(), frames(), training=ADAM, out=tmp_path / "run", watcher=Silent())
     assert not (tmp_path / "run").exists()
     assert model().double()(frames().double()).elbo.isfinite().all()
 
 
-def test_folders_and_devices_that_cannot_be_used(tmp_path):
+def test_unusable_folders_devices_and_settings_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(tc.BadInput, match="cannot write to the folder"):
         tc.fit(model(), frames(), training=ADAM, out=tmp_path / "file" / "run", watcher=Silent())
@@ -334,7 +334,7 @@ def test_folders_and_devices_that_cannot_be_used(tmp_path):
         tc.Sgd(momentum=2)
 
 
-def test_the_learning_rate_warms_up_and_comes_down():
+def test_the_learning_rate_of_adam_warms_up_and_decays():
     adam = tc.Adam(lr=1.0, warmup=3)
     rates = [adam.lr_at(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.25) and max(rates) <= 1 and rates[-1] < 1e-3
@@ -342,7 +342,7 @@ def test_the_learning_rate_warms_up_and_comes_down():
     assert {tc.Sgd(lr=0.1).lr_at(step, 100) for step in range(100)} == {0.1}
 
 
-def test_numbers_of_numpy_are_plain_in_settings():
+def test_settings_store_numpy_integers_as_int():
     one, two = np.int64(1), np.int64(2)
     training = tc.Training(tc.Adam(warmup=one), batch=two, epochs=two, epoch_size=two, patience=two)
     plain = tc.Training(tc.Adam(warmup=1), batch=2, epochs=2, epoch_size=2, patience=2)
@@ -355,7 +355,7 @@ def test_an_epoch_size_counts_sequences_not_steps():
     assert train([model()], sequences, training)[0].step == 6
 
 
-def test_two_programs_do_not_train_into_one_folder(tmp_path):
+def test_two_runs_cannot_train_into_one_folder(tmp_path):
     out, seen = tmp_path / "run", []
 
     class Greedy(Silent):

@@ -1,4 +1,4 @@
-"""Validation: looked at and never learned from; patience keeps the best epoch and resumes."""
+"""Validation and patience: no effect on training, the best epoch, and resumption."""
 
 import json
 import math
@@ -27,12 +27,12 @@ from topocaps.training.store import RunFolder
 from topocaps.training.validation import VALIDATION, best_epoch, has_stopped, validation_bound
 from topocaps.training.watching import SUMMARY, Silent, summarise
 
-OTHERS = 1 - frames(7)  #: what a model of ``frames`` gets worse at
+OTHERS = 1 - frames(7)  #: sequences whose bound falls while a model trains on ``frames``
 PATIENT = replace(ADAM, epochs=12, patience=3)
 
 
 class Remembers(Silent):
-    """The weights after every epoch."""
+    """A watcher that keeps the weights after every epoch."""
 
     def __init__(self, one):
         self.one, self.weights = one, []
@@ -52,7 +52,7 @@ def fit(one, x=None, validation=OTHERS, training=PATIENT, watcher=None, **how):
     )
 
 
-def test_the_bound_is_the_models_own_with_noise_that_stays():
+def test_the_validation_bound_is_that_of_the_model_with_fixed_noise():
     one, x = model(), frames(7)
     assert bound_of(one, x) == bound_of(one, x)
     generator = torch.Generator().manual_seed(0)
@@ -60,10 +60,12 @@ def test_the_bound_is_the_models_own_with_noise_that_stays():
     assert bound_of(one, x) == pytest.approx(evidence.elbo.mean().item(), rel=1e-6)
     drawn = [one(x).elbo.mean().item() for _ in range(200)]
     spread = torch.tensor(drawn).std().item()
-    assert abs(bound_of(one, x) - sum(drawn) / 200) < 4 * spread  # one draw of many
+    assert (
+        abs(bound_of(one, x) - sum(drawn) / 200) < 4 * spread
+    )  # the fixed noise is a typical draw
 
 
-def test_looking_at_validation_sequences_changes_nothing():
+def test_validation_does_not_change_training():
     seen, unseen = model(), model()
     found = fit(seen, training=ADAM).history
     expected = fit(unseen, validation=None, training=ADAM).history
@@ -73,7 +75,7 @@ def test_looking_at_validation_sequences_changes_nothing():
         assert math.isfinite(bound) and {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
-def test_what_networks_of_others_keep_is_not_learned_from_validation():
+def test_buffers_of_custom_networks_are_not_updated_by_validation():
     class Flat(torch.nn.Module):
         def __init__(self, network):
             super().__init__()
@@ -94,8 +96,8 @@ def test_what_networks_of_others_keep_is_not_learned_from_validation():
     assert_same(weights(seen), weights(unseen))
 
 
-def test_patience_stops_and_keeps_the_best_epoch(tmp_path):
-    """A model of bars gets worse at their negatives from the first epoch on, or soon."""
+def test_patience_stops_training_and_keeps_the_best_epoch(tmp_path):
+    """A model of bars soon gets worse at their negatives."""
     one = model(mu=-3.0)
     watcher = Remembers(one)
     run = fit(one, watcher=watcher, out=tmp_path)
@@ -114,7 +116,7 @@ def loaded(tensors):
     return one
 
 
-def test_what_goes_on_improving_goes_on_to_the_end():
+def test_a_run_within_its_patience_trains_to_the_end():
     one = model(mu=-3.0)
     watcher = Remembers(one)
     run = fit(one, validation=frames(9), training=replace(PATIENT, patience=12), watcher=watcher)
@@ -123,8 +125,8 @@ def test_what_goes_on_improving_goes_on_to_the_end():
 
 
 @pytest.mark.parametrize("stop", [5, 18])
-def test_a_run_with_patience_stopped_at_any_step_ends_where_an_unstopped_one_does(tmp_path, stop):
-    """The best weights are older than the state they come back from."""
+def test_a_run_with_patience_resumed_at_any_step_ends_like_an_uninterrupted_run(tmp_path, stop):
+    """The state also holds the best weights, which are older."""
     whole = fit(model(mu=-3.0), out=tmp_path / "whole")
     assert len(whole.history) < 12 and stop < 5 * len(whole.history)
     with pytest.raises(tc.Interrupted):
@@ -135,7 +137,7 @@ def test_a_run_with_patience_stopped_at_any_step_ends_where_an_unstopped_one_doe
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
-def test_a_run_killed_when_it_had_stopped_is_not_trained_on(tmp_path):
+def test_a_run_killed_after_it_ran_out_of_patience_is_not_trained_further(tmp_path):
     whole = fit(model(mu=-3.0), out=tmp_path)
     (tmp_path / "weights.safetensors").unlink()
     steps = []
@@ -150,13 +152,13 @@ def test_a_run_killed_when_it_had_stopped_is_not_trained_on(tmp_path):
 
 
 def company():
-    """A model that soon gets worse, one that goes on longer, one that has no patience at all."""
+    """Return a model that stops soon, one that stops later, and one without patience."""
     models = [model(seed=0, mu=-3.0), model(seed=1, mu=-10.0), model(seed=2, mu=-3.0)]
     trainings = [PATIENT, replace(PATIENT, patience=6), replace(PATIENT, patience=None)]
     return models, trainings
 
 
-def test_each_member_of_a_stack_has_its_own_best_as_it_would_alone():
+def test_each_member_of_a_stack_has_its_own_best_epoch():
     models, trainings = company()
     sequences, others = tc.Sequences.of(frames()), tc.Sequences.of(OTHERS)
     assert len(Engine(models, sequences, [0, 1, 2], trainings).parts) == 1
@@ -185,7 +187,7 @@ def test_a_stack_ends_when_all_its_members_have_stopped(tmp_path):
         assert found == pytest.approx(max(record[VALIDATION] for record in run.history), rel=1e-6)
 
 
-def test_a_stack_of_which_some_have_stopped_goes_on_bit_for_bit(tmp_path):
+def test_a_stack_with_some_stopped_members_resumes_bit_for_bit(tmp_path):
     sequences, others = tc.Sequences.of(frames()), tc.Sequences.of(OTHERS)
     how = dict(seeds=[0, 1, 2], validation=others)
     whole, trainings = company()
@@ -202,7 +204,7 @@ def test_a_stack_of_which_some_have_stopped_goes_on_bit_for_bit(tmp_path):
 
 
 def test_a_member_that_has_stopped_cannot_fail(monkeypatch):
-    """It trains on only because the others do; what it learned before is what counts."""
+    """Its stack still trains it, but its result is that of its best epoch."""
     monkeypatch.setattr(Engine, "failures", lambda self: {0: "poisoned"} if self.step > 40 else {})
     models, trainings = company()
     progress = train(
@@ -215,7 +217,7 @@ def test_a_member_that_has_stopped_cannot_fail(monkeypatch):
     )
 
 
-def test_a_bound_that_is_not_finite_is_a_failure():
+def test_a_non_finite_validation_bound_is_a_failure():
     one = model()
     with torch.no_grad():
         one.mu.fill_(torch.nan)
@@ -228,21 +230,21 @@ def test_a_bound_that_is_not_finite_is_a_failure():
     assert "validation sequences is not finite at step 5" in progress.failed
 
 
-def test_the_best_epoch_and_patience_are_told_by_the_history():
+def test_the_history_decides_the_best_epoch_and_when_patience_runs_out():
     def history(*bounds):
         return [{"epoch": n, VALIDATION: b} for n, b in enumerate(bounds, 1)]
 
     assert best_epoch([]) == best_epoch([{"epoch": 1}]) == 0
     assert best_epoch(history(-3, -1, -2, -1)) == 2
     assert has_stopped(history(-1, -2, -3), 2) and not has_stopped(history(-1, -2), 2)
-    assert has_stopped(history(-1, -1, -1), 2)  # no better is no better
+    assert has_stopped(history(-1, -1, -1), 2)  # an equal bound is not better
     assert not has_stopped(history(-3, -2, -1), 1) and not has_stopped(history(-1, -2, -3), None)
 
 
-def test_mistakes_get_a_sentence_and_leave_no_folder(tmp_path):
+def test_mistakes_raise_bad_input_and_leave_no_folder(tmp_path):
     there = dict(out=tmp_path / "run", watcher=Silent())
     for how, says in (
-        (dict(patience=2), "give some"),
+        (dict(patience=2), "pass validation=…"),
         (dict(patience=0, validation=frames()), "patience must be"),
         (dict(patience=2, validation=torch.rand(2, 6, 1, 4, 5)), "frame"),
         (dict(patience=2, validation=torch.rand(2, 2, *FRAME)), "window 3 is longer"),
@@ -252,7 +254,7 @@ def test_mistakes_get_a_sentence_and_leave_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_other_validation_sequences_are_not_mixed_into_a_run(tmp_path):
+def test_a_run_does_not_resume_with_other_validation_sequences(tmp_path):
     with pytest.raises(tc.Interrupted):
         fit(model(), out=tmp_path, watcher=StopAt(3))
     for other in (frames(7), None):
@@ -260,7 +262,7 @@ def test_other_validation_sequences_are_not_mixed_into_a_run(tmp_path):
             fit(model(), validation=other, training=ADAM, out=tmp_path)
 
 
-def test_a_person_is_shown_the_bound():
+def test_the_summary_shows_the_validation_bound():
     terms = {"elbo": -10.0, "log_px_given_t": -7.0, "kl_z": 1.0, "kl_u": 2.0, VALIDATION: -11.5}
     assert summarise(model(), terms)[SUMMARY].endswith(", validation elbo -11.50")
 
@@ -278,8 +280,10 @@ SMALL = ["--epochs", "9", "--set", "hidden=16", "--set", "lr=0.05", "--device", 
 
 
 @pytest.mark.parametrize("of", ["fit", "train"])
-def test_the_command_has_patience_and_says_what_chose_the_epoch(of, tmp_path, monkeypatch, capsys):
-    """At this rate of learning the bound is soon worse than it was."""
+def test_the_command_stops_by_patience_and_reports_the_best_epoch(
+    of, tmp_path, monkeypatch, capsys
+):
+    """At this learning rate, the bound soon falls."""
     out, own = tmp_path / "out", tmp_path / "own.npy"
     np.save(own, torch.rand(12, 8, 1, 6, 6).numpy())
     what = ["fit", own] if of == "fit" else ["train", "sprites/tvae", "--set", "resolution=8"]
@@ -295,10 +299,10 @@ def test_the_command_has_patience_and_says_what_chose_the_epoch(of, tmp_path, mo
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["split"].endswith(f", which chose epoch {best}")
     assert metrics["epochs"] == len(bounds)
-    assert run_command(monkeypatch, *words) == 0  # again: it is done
+    assert run_command(monkeypatch, *words) == 0  # finished already
     assert "trained already" in capsys.readouterr().err
 
 
-def test_the_command_refuses_no_patience(monkeypatch, tmp_path):
+def test_the_command_refuses_a_patience_of_zero(monkeypatch, tmp_path):
     words = ["train", "sprites/tvae", "--out", tmp_path / "out", "--patience", "0"]
     assert run_command(monkeypatch, *words) == 2

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains."""
+"""The progress that is printed during training."""
 
 import io
 
@@ -23,25 +23,25 @@ def lines(**how):
     return file.getvalue().splitlines()
 
 
-def test_a_log_has_a_line_an_epoch_and_the_last_one_always():
+def test_lines_are_printed_after_epochs_and_always_after_the_last():
     assert [line.split()[1:3] for line in lines(seconds=0)] == [
         ["epoch", str(n)] for n in (1, 2, 3)
     ]
     assert [line.split()[1:3] for line in lines(seconds=1e9)][-1] == ["epoch", "3"]
 
 
-def test_a_log_shows_steps_where_epochs_are_long():
+def test_lines_are_printed_within_long_epochs():
     shown = lines(seconds=0, patience=0)
     assert len(shown) == 33 and "step 1 of 30" in shown[0] and "s left" in shown[0]
 
 
-def test_a_family_says_what_is_printed_of_its_terms_and_training_adds_the_rest():
+def test_the_summary_is_that_of_the_model_and_what_training_adds():
     assert SUMMED[SUMMARY] == "elbo -10.0 = -7.0 - kl z 1.0 - kl u 2.0"
     more = summarise(TVAE, {**TERMS, "validation_elbo": -11.5, "complaint": "collapsed"})
     assert more[SUMMARY] == SUMMED[SUMMARY] + ", validation elbo -11.50; collapsed"
 
 
-def test_monitors_are_printed_after_the_terms_and_a_value_that_is_no_bound_is_named_so():
+def test_the_summary_ends_with_monitors_and_names_a_value_that_is_no_bound():
     means = dict.fromkeys(tc.PartWhole.terms + tc.PartWhole.monitors, 0.5)
     delta = tc.PartWhole((1, 8, 8), sizes=(2, 2), width=8, depth=1)
     normal = tc.PartWhole((1, 8, 8), sizes=(2, 2), width=8, depth=1, poses_are="normal")

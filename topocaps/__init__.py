@@ -86,5 +86,5 @@ LOGGERS.append(events_in)
 
 
 def __dir__() -> list[str]:
-    """List the public names alone."""
+    """Return the public names only."""
     return __all__

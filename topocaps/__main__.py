@@ -1,4 +1,4 @@
-"""``python -m topocaps`` is the command ``topocaps``."""
+"""Run the command ``topocaps`` as ``python -m topocaps``."""
 
 from topocaps.cli import main
 

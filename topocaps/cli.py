@@ -40,10 +40,11 @@ app = typer.Typer(
 )
 
 Device = Annotated[
-    str, typer.Option(help="cpu, cuda, mps (Apple's), or auto: CUDA's GPU where there is one.")
+    str,
+    typer.Option(help="cpu, cuda, mps (Apple's GPU), or auto: cuda if it is available, else cpu."),
 ]
 Data = Annotated[
-    Path | None, typer.Option(help="Folder of MNIST's files, where a recipe needs them.")
+    Path | None, typer.Option(help="Folder of MNIST's files, for recipes that need them.")
 ]
 Patience = Annotated[
     int | None,
@@ -51,7 +52,7 @@ Patience = Annotated[
         help="Stop after this many epochs without a better bound on held-out sequences.", min=1
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Decides initialisation, sequences and noise.")]
+Seed = Annotated[int, typer.Option(help="Seed of initial weights, sequences and noise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
@@ -66,9 +67,9 @@ def demo(
     ),
     device: Device = "auto",
 ) -> None:
-    """Predict how letters turn: a rolling VAE beside a TVAE and a VAE of its size, in minutes.
+    """Train a rolling VAE, a TVAE and a VAE of the same size on letters that turn, in minutes.
 
-    All held-out letters are new to the models, which see 5 frames and predict the other 10.
+    The models then see 5 frames of letters that are new to them, and predict the other 10.
 
     Example: topocaps demo --out runs/demo
     """
@@ -79,12 +80,12 @@ def demo(
     }
     _print_table(compare(side_by_side(recipes, out, device, _say)))
     pictures = out / "figures"
-    for what, path in {
+    for content, path in {
         "Five frames seen, ten predicted:": pictures / "predicted.png",
-        "The same, moving:": pictures / "animation.gif",
-        "Everything on one page, offline:": out / "report.html",
+        "The same as an animation:": pictures / "animation.gif",
+        "The report, in one file:": out / "report.html",
     }.items():
-        _out.print(f"{what:34}{path}", soft_wrap=True)
+        _out.print(f"{content:34}{path}", soft_wrap=True)
     _out.print("Next: topocaps fit YOUR_CLIPS, or topocaps recipes", soft_wrap=True)
 
 
@@ -92,19 +93,19 @@ def demo(
 def train(
     recipe: Annotated[str, typer.Argument(help="A name from `topocaps recipes`.")],
     out: Annotated[Path | None, typer.Option(help="Run folder [runs/RECIPE].")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs [those of the recipe].")] = None,
     patience: Patience = None,
     seed: Seed = 0,
     seeds: Annotated[
-        int, typer.Option(help="Train this many together, from --seed on.", min=1)
+        int, typer.Option(help="Train this many models together, seeds from --seed on.", min=1)
     ] = 1,
     data: Data = None,
     device: Device = "auto",
     settings: Annotated[list[str] | None, _set("topography.window=11")] = None,
 ) -> None:
-    """Train a recipe, evaluate it beside its untrained control, write a run folder.
+    """Train a recipe, evaluate it beside the untrained model, and write a run folder.
 
-    Run it again to resume.
+    Run the same command again to resume.
 
     Example: topocaps train sprites/tvae --epochs 5 --set window=11
     """
@@ -119,8 +120,10 @@ def train(
         _print_table(compare(finished))
     for run in finished:
         _out.print(f"report: {run.folder.report}", soft_wrap=True)
-    if len(finished) < len(jobs):
-        raise NonFinite(f"{len(jobs) - len(finished)} of {len(jobs)} runs did not stay finite")
+    if failed := len(jobs) - len(finished):
+        raise NonFinite(
+            f"{failed} of {len(jobs)} runs did not stay finite: see failure.json in their folders"
+        )
 
 
 @app.command()
@@ -135,19 +138,22 @@ def fit(
     ] = None,
     stride: Annotated[int | None, typer.Option(help="Frames from one window to the next.")] = None,
     size: Annotated[
-        int | None, typer.Option(help="Pixels of a side: pictures are made square.")
+        int | None, typer.Option(help="Height and width in pixels: frames become square.")
     ] = None,
     grey: Annotated[
         bool | None, typer.Option(help="Make frames grey, or keep their colour [grey if all are].")
     ] = None,
-    layout: Annotated[str | None, typer.Option(help="Names of axes, such as NTHWC.")] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out files that cannot be read.")] = False,
-    closed: Annotated[bool, typer.Option(help="The first frame follows the last.")] = False,
+    layout: Annotated[str | None, typer.Option(help="Order of the axes, such as NTHWC.")] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Skip files that cannot be read.")] = False,
+    closed: Annotated[
+        bool, typer.Option(help="Sequences are cyclic: the first frame follows the last.")
+    ] = False,
     model: Annotated[
         Kind | None, typer.Option(help="A rolling VAE, or the paper's TVAE [rolling].")
     ] = None,
     speeds: Annotated[
-        str | None, typer.Option(help="Candidate velocities, sites a frame [-1,1]; rolling only.")
+        str | None,
+        typer.Option(help="Candidate velocities in sites per frame [-1,1]; rolling only."),
     ] = None,
     window: Annotated[
         int | None, typer.Option(help="Frames that share variances; TVAE only.")
@@ -160,9 +166,9 @@ def fit(
     device: Device = "auto",
     settings: Annotated[list[str] | None, _set("capsules=20")] = None,
 ) -> None:
-    """Learn from sequences of your own: read them, choose a model, train, report.
+    """Read your own sequences, choose a model, train it and write a report.
 
-    Run it again to resume.
+    Run the same command again to resume.
 
     Example: topocaps fit clips/ --size 32 --grey
     """
@@ -189,16 +195,16 @@ def fit(
 def _numbers(text: str) -> tuple[float, ...]:
     """Return the numbers of an option such as -1,1."""
     try:
-        return tuple(float(one) for one in text.split(","))
+        return tuple(float(number) for number in text.split(","))
     except ValueError:
         raise BadInput(f"--speeds must be numbers such as -1,1, not {text!r}") from None
 
 
 def _with_options(sentence: str) -> str:
-    """What a sentence calls by the names of Python, as options: size=64 is --size 64."""
+    """Return the sentence with Python's arguments as options: size=64 becomes --size 64."""
 
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
+    def option(argument: re.Match[str]) -> str:
+        name, value = argument[1], argument[2]
         if name == "grey":
             return "--no-grey" if value == "False" else "--grey"
         return f"--{name}" + (f" {value}" if value else "")
@@ -214,7 +220,7 @@ def evaluate(
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Measure a run again, on what was held out, on training data and its untrained control.
+    """Evaluate a run again, on held-out and training data, beside the untrained model.
 
     Example: topocaps evaluate runs/demo/tvae --json
     """
@@ -231,7 +237,7 @@ def traverse(
     out: Annotated[
         Path | None, typer.Option(help="The picture [RUN/figures/traversal.png].")
     ] = None,
-    each: Annotated[int, typer.Option(help="Sequences of every factor.", min=1)] = 1,
+    each: Annotated[int, typer.Option(help="Sequences to draw for each factor.", min=1)] = 1,
     data: Data = None,
 ) -> None:
     """Draw held-out sequences beside the frames that a model decodes from rolled latents.
@@ -251,13 +257,16 @@ def traverse(
 
 @app.command()
 def reproduce(
-    what: Annotated[
+    chosen: Annotated[
         list[str],
-        typer.Argument(help=f"Of {', '.join(names())}. Groups: {', '.join(groups())}, all."),
+        typer.Argument(
+            metavar="NAME",
+            help=f"Any of {', '.join(names())}. Groups: {', '.join(groups())}, all.",
+        ),
     ],
     epochs: Annotated[int | None, typer.Option(help="Epochs of a short trial.")] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Runs of each model [each table's own number].", min=1)
+        int | None, typer.Option(help="Seeds of each model [the number of its table].", min=1)
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results [results; results-short with --epochs].")
@@ -267,15 +276,15 @@ def reproduce(
         typer.Option(help="Folder of runs [runs/reproduce; another one with --epochs]."),
     ] = None,
     page_only: Annotated[
-        bool, typer.Option("--page-only", help="Write the page of what is there; run nothing.")
+        bool, typer.Option("--page-only", help="Write the page of stored results; run nothing.")
     ] = False,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Run what is missing of the papers' tables; write our numbers beside theirs.
+    """Train the missing runs of the papers' tables, and write our numbers beside theirs.
 
-    Tables that are named together are trained together, which a GPU does in less time. With
-    --epochs, runs are short trials, and their results are kept apart from those of full runs.
+    Tables that are named together are trained together, which takes less time on a GPU. With
+    --epochs, runs are short trials, and their results are stored apart from those of full runs.
 
     Example: topocaps reproduce table1 --epochs 1 --seeds 1 --data mnist
     """
@@ -283,22 +292,23 @@ def reproduce(
     folder = out or Path("results-short" if short else "results")
     default = f"reproduce-short/{epochs}-epochs" if short else "reproduce"
     runs = runs or Path("runs") / default
-    groups, there = named(what), Results(folder, short)
-    for name in (name for tables in groups for name in tables):  # refuse before anything is run
-        missing(name, there, runs, epochs, seeds)
+    trained_together, results = named(chosen), Results(folder, short)
+    for tables in trained_together:
+        for name in tables:  # refuse results of other settings before training
+            missing(name, results, runs, epochs, seeds)
     if page_only:
-        there.check()
-        draw(there)
-        _out.print(str(write_page(there)), soft_wrap=True)
+        results.check()
+        draw(results)
+        _out.print(str(write_page(results)), soft_wrap=True)
         return
-    for tables in groups:
+    for tables in trained_together:
         page = run_tables(tables, folder, runs, epochs, seeds, data, device, _say)
     _out.print(str(page), soft_wrap=True)
 
 
 @app.command()
 def recipes(as_json: AsJson = False) -> None:
-    """List what can be trained.
+    """List the recipes.
 
     Example: topocaps recipes --json
     """
@@ -311,31 +321,31 @@ def recipes(as_json: AsJson = False) -> None:
 
 @app.command()
 def bench(as_json: AsJson = False) -> None:
-    """Measure the engine beside a plain reference, on this machine's processors and GPU.
+    """Compare the speed of the engine with a plain reference, on this machine's CPU and GPU.
 
     Example: topocaps bench --json > mine.json
     """
     file = Path(__file__).parents[1] / "benchmarks" / "engine.py"
     if not file.exists():
         raise BadInput(
-            "bench needs the source tree, where its reference is: clone the project and "
-            "install it with pip install -e ."
+            "bench needs the reference implementation in the source tree: clone the project "
+            "and install it with pip install -e ."
         )
     rows = []
     for row in runpy.run_path(str(file))["rows"]():
         rows.append(row)
         _say(f"{row['name']}: {row['ratio']} times as fast")
-        if as_json:  # as they are measured: a run that is cut off leaves what it has
+        if as_json:  # row by row, so that an interrupted command has printed its rows
             print("[" if len(rows) == 1 else ",", json.dumps(row, indent=2), flush=True)
     if as_json:
         print("]")
         return
-    shown = [
+    cells = [
         [r["name"], f"{r['ours_s'] * 1e3:.3f}", f"{r['reference_s'] * 1e3:.3f}",
          f"{r['ratio']:.1f}", r["device"]]
         for r in rows
     ]  # fmt: skip
-    _print_table([["", "ours, ms", "reference, ms", "ratio", "device"], *shown])
+    _print_table([["", "ours, ms", "reference, ms", "ratio", "device"], *cells])
 
 
 def _version(wanted: bool) -> None:
@@ -361,36 +371,39 @@ def _say(line: str) -> None:
 
 def _print_table(rows: list[list[str]]) -> None:
     header, *body = rows
-    shown = Table(box=None, pad_edge=False, padding=(0, 2))
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
     for n, name in enumerate(header):
-        shown.add_column(name, justify="right" if n else "left", no_wrap=True)
+        table.add_column(name, justify="right" if n else "left", no_wrap=True)
     for cells in body:
-        shown.add_row(*cells)
-    _out.print(shown)
+        table.add_row(*cells)
+    _out.print(table)
 
 
 def main() -> None:
-    """Run the command: 0 for success, 2 and one line for a user's mistake."""
+    """Run the command and exit: 0 is success, 2 a user's mistake, 1 any other error.
+
+    An interruption exits with 130. Errors are printed as one line.
+    """
     try:
         with steady_arithmetic():
             code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except (Interrupted, KeyboardInterrupt) as stopped:
-        _leave(str(stopped) or "interrupted", 130)
+        _fail(str(stopped) or "interrupted", 130)
     except BadInput as error:
-        _leave(error, 2)
+        _fail(error, 2)
     except (TopocapsError, OSError) as error:
-        _leave(error, 1)
+        _fail(error, 1)
     except Exception as error:
-        # Typer's own errors: of click, or of the copy of it that newer versions carry
+        # Errors in the options are of click, or of the copy of it in newer versions of Typer.
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        why = describe().replace("Value error, ", "")  # words of pydantic, which checks values
-        where = getattr(getattr(error, "ctx", None), "command_path", "topocaps")
-        _leave(f"{why} See {where} --help".strip(), getattr(error, "exit_code", 2))
+        message = describe().replace("Value error, ", "")  # a prefix of pydantic's messages
+        command = getattr(getattr(error, "ctx", None), "command_path", "topocaps")
+        _fail(f"{message} See {command} --help".strip(), getattr(error, "exit_code", 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _leave(why: object, code: int) -> NoReturn:
-    _say(f"topocaps: {why}")
+def _fail(message: object, code: int) -> NoReturn:
+    _say(f"topocaps: {message}")
     sys.exit(code)

@@ -50,14 +50,14 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def steady_arithmetic() -> Iterator[None]:
-    """Make the CPU compute fast, and alike in every process.
+    """Flush denormal numbers to zero and fix the number of threads, inside the context.
 
-    Denormal numbers, below 1e-38, are flushed to zero. Decaying moments and the tails of sigmoids
-    reach them, and would make a step nearly twice as slow. PyTorch's threads inherit this mode
-    from the thread that starts them, so enter this context before anything is computed.
+    Denormal numbers are below 1e-38. Decaying moments and the tails of sigmoids reach them, and
+    would make a step nearly twice as slow. PyTorch's threads inherit this mode from the thread
+    that starts them, so enter this context before anything is computed.
 
-    The number of threads is fixed. Until it is set, even to its present value, MKL may use fewer
-    threads for a product, and then rounds differently.
+    Until the number of threads is set, even to its present value, MKL may use fewer threads for a
+    matrix product, and then rounds differently.
     """
     torch.set_num_threads(torch.get_num_threads())
     before = (torch.tensor(1e-38) * 1e-3).item() == 0

@@ -10,15 +10,15 @@ from enum import StrEnum
 from numbers import Real
 from typing import Any, TypeVar
 
-Kind = TypeVar("Kind", bound=StrEnum)
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class TopocapsError(Exception):
-    """Anything this package refuses or cannot go on with."""
+    """Base class of the errors of this package."""
 
 
 class BadInput(TopocapsError, ValueError):
-    """A user's mistake: a shape, a value, a name or a folder that cannot be used."""
+    """A mistake of the user: a shape, a value, a name or a folder that cannot be used."""
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -32,12 +32,12 @@ def whole_number(name: str, value: Any) -> int:
     return number
 
 
-def one_of(kind: type[Kind], name: str, value: Any) -> Kind:
-    """Return ``value`` as one of a kind, or raise `BadInput` about ``name``."""
+def one_of(choices: type[Choice], name: str, value: Any) -> Choice:
+    """Return ``value`` as a member of ``choices``, or raise `BadInput` about ``name``."""
     try:
-        return kind(value)
+        return choices(value)
     except ValueError:
-        known = ", ".join(kind)
+        known = ", ".join(choices)
         raise BadInput(f"{name} must be one of {known}, not {value!r}") from None
 
 
@@ -56,27 +56,27 @@ def finite_number(name: str, value: Any) -> float:
     return _finite(name, value, "a finite number", lambda number: True)
 
 
-def _finite(name: str, value: Any, kind: str, accepts: Callable[[float], bool]) -> float:
+def _finite(name: str, value: Any, expected: str, accepts: Callable[[float], bool]) -> float:
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not (math.isfinite(number) and accepts(number)):
-        raise BadInput(f"{name} must be {kind}, not {value!r}")
+        raise BadInput(f"{name} must be {expected}, not {value!r}")
     return number
 
 
 class NonFinite(TopocapsError, ArithmeticError):
-    """Training met a value that is not finite; names the term and the step."""
+    """A term, a gradient or a weight is NaN or infinite; the message names it and the step."""
 
 
 class Interrupted(TopocapsError):
-    """Training was stopped by the user after it had saved its state."""
+    """The user stopped the training, which has saved its state."""
 
 
 def optional(module: str, needs: str, install: str) -> Any:
     """Import a module of an optional package, or raise `BadInput` that says how to install it.
 
     Args:
-        needs: what needs which package, the beginning of the message.
-        install: what ``pip install`` is given.
+        needs: beginning of the message, which says what needs which package.
+        install: argument of ``pip install``.
     """
     try:
         return importlib.import_module(module)
@@ -85,13 +85,13 @@ def optional(module: str, needs: str, install: str) -> Any:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse what generators do not take."""
+    """Raise `BadInput` if random number generators do not accept the seed."""
     if not 0 <= seed < 2**63:
-        raise BadInput(f"a seed is a whole number from 0 to 2^63, not {seed}")
+        raise BadInput(f"seed must be a whole number from 0 to 2^63 - 1, not {seed}")
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless ``n`` is 1.
+    """Return the number and its noun, which is plural unless ``n`` is 1.
 
     >>> counted(1, "epoch"), counted(2000, "frame")
     ('1 epoch', '2,000 frames')

@@ -20,7 +20,7 @@ from topocaps.errors import BadInput
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a temporary file and rename it to ``path``, so that no reader sees a part of it."""
+    """Write a temporary file and rename it to ``path``, so that no reader sees half a file."""
     content = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -35,12 +35,12 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON that any reader accepts: numbers that are not finite become null."""
+    """Write JSON; numbers that are not finite become null, as JSON has no other form for them."""
     write_atomically(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
+    """Return the value in a JSON file."""
     try:
         return json.loads(path.read_text())
     except OSError as error:
@@ -74,14 +74,14 @@ def read_weights(path: Path, module: nn.Module) -> None:
 
 
 def cache_folder() -> Path:
-    """Return $TOPOCAPS_CACHE, or the folder topocaps in the user's cache."""
+    """Return ``$TOPOCAPS_CACHE`` if it is set, else the folder topocaps in the user's cache."""
     if folder := os.environ.get("TOPOCAPS_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "topocaps"
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder, and check that files can be written to it."""
+    """Make a folder if there is none, and raise `BadInput` if files cannot be written to it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

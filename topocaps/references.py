@@ -1,6 +1,6 @@
-"""What to cite: BibTeX entries, which every model, metric and data set names itself.
+"""Citations: the BibTeX entries of models, metrics and data sets.
 
-A class names its entries in an attribute ``citations``, a function by the decorator ``cites``::
+A class names its entries in an attribute ``citations``, a function in the decorator ``cites``::
 
     class Mine(GenerativeModel):
         citations = (MINE_2030,)
@@ -8,7 +8,8 @@ A class names its entries in an attribute ``citations``, a function by the decor
     @cites(MINE_2030)
     def my_metric(t): ...
 
-What the library defines without a source of its own names none and is cited as the library.
+Parts of the library that have no publication of their own have no entries. They are cited as the
+library.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOPOCAPS = f"""\
 
 
 def cites(*entries: str) -> Callable[[Function], Function]:
-    """Name the BibTeX entries of a function."""
+    """Return a decorator that sets the BibTeX entries of a function."""
 
     def named(function: Function) -> Function:
         function.citations = entries  # type: ignore[attr-defined]
@@ -40,25 +41,27 @@ def cites(*entries: str) -> Callable[[Function], Function]:
 
 
 def references(*used: object) -> tuple[str, ...]:
-    """The BibTeX entries that models, metrics, data sets, recipes or runs name, each once."""
-    found: dict[str, None] = {}
-    for one in used:
-        entries = getattr(one, "citations", None)
+    """Return the BibTeX entries of models, metrics, data sets, recipes or runs, each once."""
+    unique: dict[str, None] = {}
+    for item in used:
+        entries = getattr(item, "citations", None)
         if not isinstance(entries, tuple):
-            module = getattr(one, "__module__", None) or ""
+            module = getattr(item, "__module__", None) or ""
             if not module.startswith("topocaps."):
                 raise BadInput(
-                    f"{one!r} names no BibTeX entries: give it an attribute citations, a tuple"
+                    f"{item!r} has no BibTeX entries: set its attribute citations to a tuple of "
+                    "entries"
                 )
             entries = ()
-        found |= dict.fromkeys(entries)
-    return tuple(found)
+        unique |= dict.fromkeys(entries)
+    return tuple(unique)
 
 
 def citation(*used: object) -> str:
-    """BibTeX entries for exactly what was used, and for the library itself, which comes last.
+    """Return the BibTeX entries of everything that was used, followed by that of the library.
 
-    Pass models, metrics, data sets, recipes and runs: objects, classes or functions.
+    Args:
+        used: models, metrics, data sets, recipes and runs, as objects, classes or functions.
 
     >>> import topocaps as tc
     >>> train, held_out = tc.data.sprites(8)

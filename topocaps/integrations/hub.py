@@ -1,7 +1,7 @@
 """Save models in the layout of the Hugging Face Hub, push them, and load them back.
 
-Weights are safetensors; a pickle is never opened. Saving to a folder and loading from one need no
-package. ``push``, and ``from_pretrained`` of a repository, use ``huggingface_hub``.
+Weights are stored as safetensors, and pickles are never opened. ``push``, and ``from_pretrained``
+of a repository, need the package ``huggingface_hub``; folders need no package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 @dataclass(frozen=True)
 class About:
-    """What a model card says in addition to the model's own settings."""
+    """The contents of a model card, beside the settings of the model."""
 
     text: str = ""
     title: str = ""
@@ -46,12 +46,18 @@ def save_pretrained(
     about: About | str = About(),  # noqa: B008 (frozen)
     repo_id: str = "owner/name",
 ) -> Path:
-    """Write config.json, model.safetensors and README.md, the model card, into ``folder``.
+    """Write config.json, model.safetensors and the model card README.md, and return the folder.
 
-    The card shows how to load the model from ``repo_id``.
+    Args:
+        folder: created if it does not exist.
+        about: contents of the card, or its text.
+        repo_id: repository in the card's example of loading the model.
     """
     if model.config is None:
-        raise BadInput("networks of your own have no config that others could rebuild them from")
+        raise BadInput(
+            "networks of your own have no config to rebuild them from: share your code and the run "
+            "folder"
+        )
     folder = make_folder(Path(folder))
     about = About(about) if isinstance(about, str) else about
     config = {"library_name": LIBRARY, "library_version": __version__, "model": model.config}
@@ -66,19 +72,25 @@ def from_pretrained(
 ) -> GenerativeModel:
     """Load a model from a folder, or from a repository on the Hub ("owner/name").
 
-    ``revision`` is a branch, a tag or a commit of the repository. ``options`` are those of
-    ``huggingface_hub.snapshot_download``, such as ``token``, ``cache_dir`` and
-    ``local_files_only``.
+    Args:
+        revision: branch, tag or commit of the repository.
+        options: those of ``huggingface_hub.snapshot_download``, such as ``token``, ``cache_dir``
+            and ``local_files_only``.
     """
     folder = Path(source)
     if folder.is_dir():
         if revision is not None:
-            raise BadInput(f"{source} is a folder, which has no revision {revision!r}")
+            raise BadInput(
+                f"{source} is a folder, which has no revision {revision!r}: leave out revision"
+            )
     else:
         folder = _downloaded(str(source), revision, options)
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("library_name") != LIBRARY:
-        raise BadInput(f"{folder / CONFIG} is not of a {LIBRARY} model")
+        raise BadInput(
+            f"{folder / CONFIG} is not the config of a {LIBRARY} model: choose a folder or "
+            "repository that save_pretrained or push wrote"
+        )
     model = build(config.get("model", {}))
     read_weights(folder / WEIGHTS, model)
     return model.eval()
@@ -94,13 +106,20 @@ def push(
     message: str = f"{LIBRARY} {__version__}",
     **options: Any,
 ) -> str:
-    """Push a model to a repository on the Hub, created if need be; return the commit's URL.
+    """Push a model to a repository on the Hub, and return the URL of the commit.
 
-    ``revision`` is an existing branch. ``options`` are those of
-    ``huggingface_hub.ModelHubMixin.push_to_hub``, such as ``token`` and ``create_pr``. Writing
-    needs a token, or a login by ``hf auth login``.
+    Pushing needs a token, or a login by ``hf auth login``.
+
+    Args:
+        repo_id: repository ("owner/name"), created if it does not exist.
+        about: contents of the model card, or its text.
+        private: whether a new repository is private.
+        revision: existing branch to push to.
+        message: message of the commit.
+        options: those of ``huggingface_hub.ModelHubMixin.push_to_hub``, such as ``token`` and
+            ``create_pr``.
     """
-    mixin: Any = _package().ModelHubMixin
+    mixin: Any = _huggingface_hub().ModelHubMixin
 
     class Pushed(mixin):
         def _save_pretrained(self, save_directory: Path) -> None:
@@ -110,7 +129,7 @@ def push(
         url = Pushed().push_to_hub(
             repo_id, private=private, branch=revision, commit_message=message, **options
         )
-    except BadInput:  # of the model or the folder
+    except BadInput:  # from save_pretrained
         raise
     except Exception as error:  # the Hub's errors, and those of its HTTP client
         raise BadInput(f"cannot push to {repo_id}: {_first_line(error)}") from error
@@ -118,19 +137,21 @@ def push(
 
 
 def card(model: GenerativeModel, about: About, repo_id: str) -> str:
-    """The text of README.md: front matter that the Hub reads, and how to load the model."""
+    """Return the text of README.md: metadata for the Hub, and how to load the model."""
     assert model.config is not None
     kind = str(model.config["kind"])
-    matter: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "library_name": LIBRARY,
         "license": about.license,
         "tags": [LIBRARY, kind.lower(), *about.tags],
         "datasets": list(about.datasets),
         "metrics": list(about.metrics),
     }
-    # JSON is YAML
+    # values are JSON, which is also YAML
     lines = [
-        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items() if value
+        f"{key}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in metadata.items()
+        if value
     ]
     parts = [
         "\n".join(["---", *lines, "---"]),
@@ -149,17 +170,17 @@ def card(model: GenerativeModel, about: About, repo_id: str) -> str:
 
 
 def _downloaded(repo_id: str, revision: str | None, options: Mapping[str, Any]) -> Path:
-    """The folder of a repository's files in the cache of ``huggingface_hub``."""
+    """Download a repository, and return its folder in the cache of ``huggingface_hub``."""
     if repo_id.count("/") != 1 or repo_id.startswith((".", "/", "~")):
         raise BadInput(f"{repo_id} is neither a folder nor a repository (owner/name)")
-    download = _package().snapshot_download
+    download = _huggingface_hub().snapshot_download
     try:
         return Path(
             download(repo_id, revision=revision, allow_patterns=[CONFIG, WEIGHTS], **options)
         )
     except Exception as error:  # the Hub's errors, and those of its HTTP client
         raise BadInput(
-            f"{repo_id} is no folder here, and cannot be had from the Hub: {_first_line(error)}"
+            f"{repo_id} is no folder, and cannot be downloaded from the Hub: {_first_line(error)}"
         ) from error
 
 
@@ -167,6 +188,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _package() -> Any:
+def _huggingface_hub() -> Any:
     needs = "the Hub needs the package huggingface_hub"
     return optional("huggingface_hub", needs, "'topocaps[hub]'")

@@ -28,12 +28,12 @@ class NotTheSame(TopocapsError, ArithmeticError):
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of a model, and how far the output of each is from the model's own."""
+    """The files of an exported model, and how much their outputs differ from the model's."""
 
     encoder: Path  #: x (batch, frames, *frame) to t
     roll: Path  #: t (batch, time, capsules, *shape) and steps (axes of shape,) to rolled
     decoder: Path  #: t (batch, time, capsules, *shape) to x
-    differences: dict[str, float]  #: the largest, absolute: by encoder, roll and decoder
+    differences: dict[str, float]  #: largest absolute difference of encoder, roll and decoder
 
 
 def export(
@@ -41,11 +41,13 @@ def export(
 ) -> Exported:
     """Write encoder.onnx, roll.onnx and decoder.onnx of a model into ``folder``.
 
-    The encoder takes any number of sequences of ``frames`` frames, because W depends on their
-    length. It computes ``model.encode`` without sampling. Before any file is written, all three are
-    run in onnxruntime and compared with the model. ``NotTheSame`` is raised when the largest
-    absolute difference exceeds ``tolerance`` times the largest output, or times 1 if that is
-    smaller.
+    The encoder computes ``model.encode`` without sampling, for any number of sequences. Before any
+    file is written, all three are run in onnxruntime and compared with the model.
+
+    Args:
+        frames: number of frames of each sequence. It is fixed, because W depends on it.
+        tolerance: raise `NotTheSame` if the largest absolute difference exceeds this times the
+            largest absolute output, or times 1 if all outputs are smaller.
     """
     for package in ("onnx", "onnxruntime", "onnxscript"):
         optional(package, f"ONNX files need the package {package}", "'topocaps[onnx]'")
@@ -55,7 +57,7 @@ def export(
     axes = len(model.topography.shape)
     with torch.no_grad(), seeded(0):
         x = torch.rand(3, frames, *frame_shape)
-        t = model.encode(x)  # from here on W is made, and a constant for the tracer
+        t = model.encode(x)  # also computes W, which then is a constant for the tracer
         steps = torch.linspace(-1.75, 2.0, axes)
         rolled = t
         for axis, step in enumerate(steps.tolist()):
@@ -77,7 +79,7 @@ def export(
 
 
 class Encoder(nn.Module):
-    """x to t, as ``model.encode`` without its checks, which depend on values."""
+    """The map from x to t: ``model.encode`` without its checks, which depend on values."""
 
     def __init__(self, model: SequenceModel) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """t to the expected x."""
+    """The map from t to the expected x."""
 
     def __init__(self, model: SequenceModel) -> None:
         super().__init__()
@@ -101,30 +103,30 @@ class Decoder(nn.Module):
 
 
 class Roll(nn.Module):
-    """``model.roll`` with the number of steps as a tensor: one for each axis of a capsule."""
+    """``model.roll`` along all axes of a capsule, with the steps of each axis as a tensor."""
 
     def __init__(self, model: SequenceModel) -> None:
         super().__init__()
         self.cyclic, self.axes = model.topography.cyclic, len(model.topography.shape)
         sites = model.topography.shape[0]
-        beyond = torch.zeros(1, 1, model.topography.capsules, *model.topography.shape)
-        # the value that enters at an open end: what is left after a roll by all sites
-        self.fill = 0.0 if self.cyclic else model.roll(beyond, sites).flatten()[0].item()
+        zeros = torch.zeros(1, 1, model.topography.capsules, *model.topography.shape)
+        # the value that enters at an open end, which a roll by all sites leaves everywhere
+        self.fill = 0.0 if self.cyclic else model.roll(zeros, sites).flatten()[0].item()
 
     def forward(self, t: Tensor, steps: Tensor) -> Tensor:
         for axis in range(self.axes):
             whole = steps[axis].floor()
             part, dim = steps[axis] - whole, axis - self.axes
-            place = torch.arange(t.shape[dim]) - whole.long()  # the source index of each site
-            t = (1 - part) * self._take(t, place, dim) + part * self._take(t, place - 1, dim)
+            source = torch.arange(t.shape[dim]) - whole.long()  # the source index of each site
+            t = (1 - part) * self._take(t, source, dim) + part * self._take(t, source - 1, dim)
         return t
 
-    def _take(self, t: Tensor, place: Tensor, dim: int) -> Tensor:
+    def _take(self, t: Tensor, source: Tensor, dim: int) -> Tensor:
         sites = t.shape[dim]
         if self.cyclic:
-            return t.index_select(dim, place % sites)
-        inside = (place >= 0) & (place < sites)  # open capsules have one axis, the last of t
-        return torch.where(inside, t.index_select(dim, place.clamp(0, sites - 1)), self.fill)
+            return t.index_select(dim, source % sites)
+        inside = (source >= 0) & (source < sites)  # open capsules have one axis, the last of t
+        return torch.where(inside, t.index_select(dim, source.clamp(0, sites - 1)), self.fill)
 
 
 @contextmanager
@@ -147,19 +149,23 @@ class _Part:
     outputs: Mapping[str, Tensor]
 
     def onnx(self, name: str) -> bytes:
-        """The content of the file, traced with other numbers of items than the example."""
+        """Return the content of the file.
+
+        The sizes of the traced inputs differ from those of the example, so that the comparison with
+        the model also tests the dynamic axes.
+        """
         batch, time = Dim("batch"), Dim("time")
-        shown = dict(self.inputs)
-        axes: dict[str, Any] = dict.fromkeys(shown)
-        if "x" in shown:
-            shown["x"], axes["x"] = shown["x"][:2], {0: batch}
+        traced = dict(self.inputs)
+        axes: dict[str, Any] = dict.fromkeys(traced)
+        if "x" in traced:
+            traced["x"], axes["x"] = traced["x"][:2], {0: batch}
         else:
-            shown["t"], axes["t"] = shown["t"][:2, [0, 0, 0, 0]], {0: batch, 1: time}
+            traced["t"], axes["t"] = traced["t"][:2, [0, 0, 0, 0]], {0: batch, 1: time}
         try:
             with _unchecked_distributions():
                 program: Any = torch.onnx.export(
                     self.module.eval(),
-                    tuple(shown.values()),
+                    tuple(traced.values()),
                     dynamo=True,
                     opset_version=OPSET,
                     dynamic_shapes=tuple(axes.values()),
@@ -173,30 +179,31 @@ class _Part:
         return program.model_proto.SerializeToString()
 
     def difference(self, name: str, content: bytes, tolerance: float) -> float:
-        """The largest absolute difference between onnxruntime's outputs and the model's."""
+        """Return the largest absolute difference between onnxruntime's output and the model's."""
         import onnxruntime
 
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        given = {key: value.numpy() for key, value in self.inputs.items()}
+        inputs = {key: value.numpy() for key, value in self.inputs.items()}
         (expected,) = self.outputs.values()
-        (found,) = session.run(list(self.outputs), given)
-        largest = (torch.from_numpy(found) - expected).abs().max().item()
+        (output,) = session.run(list(self.outputs), inputs)
+        largest = (torch.from_numpy(output) - expected).abs().max().item()
         if not largest <= tolerance * max(1.0, expected.abs().max().item()):
             raise NotTheSame(
-                f"the exported {name} is off by {largest:.2g} from the model: nothing was written "
-                f"(tolerance {tolerance:g})"
+                f"the exported {name} differs from the model by {largest:.2g}, more than tolerance="
+                f"{tolerance:g} allows: nothing was written"
             )
         return largest
 
 
 def _check(model: SequenceModel) -> tuple[int, ...]:
-    """Refuse a model that cannot be exported; return the shape of its frames."""
+    """Return the shape of the model's frames, or raise `BadInput` if it cannot be exported."""
     if not isinstance(model, SequenceModel):
         raise BadInput(f"only a TopographicVAE or a VAE is exported, not a {type(model).__name__}")
-    kinds = {parameter.dtype for parameter in model.parameters()}
-    if kinds != {torch.float32}:
-        raise BadInput(f"only float32 is exported, not {kinds.pop()}: model.float() makes it so")
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if dtypes != {torch.float32}:
+        other = next(dtype for dtype in dtypes if dtype != torch.float32)
+        raise BadInput(f"only float32 is exported, not {other}: convert it with model.float()")
     frame_shape = model.frame_shape
     if frame_shape is None:
-        raise BadInput("a decoder of your own must say its frame_shape to be exported")
+        raise BadInput("the model has no frame_shape: set frame_shape on your decoder to export it")
     return tuple(frame_shape)

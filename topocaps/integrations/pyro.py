@@ -1,4 +1,4 @@
-"""The part-whole capsule model as a Pyro program: the same p, the same q, anybody's inference.
+"""The part-whole capsule model as a Pyro program, for Pyro's inference algorithms.
 
 ::
 
@@ -7,7 +7,7 @@
     svi = SVI(program.model, program.guide, ClippedAdam({"lr": 1e-3}), bound)
     svi.step(x)
 
-The bound is that of ``PartWhole.bound`` with ``drawn_kl``: all of it is drawn.
+The bound is that of ``PartWhole.bound`` with ``drawn_kl``, which estimates all terms from samples.
 """
 
 from __future__ import annotations
@@ -38,31 +38,38 @@ except ImportError as error:
 class PyroPartWhole:
     r"""p and q of a ``PartWhole``, as the functions ``model`` and ``guide`` of images x.
 
-    x is (batch, time, *frame), as everywhere, or (batch, *frame): every frame is an image of its
-    own, and all of them are one plate, "images". Sites of layer k, wholes being layer 0, are
-    ``t_k`` (images, capsules), ``A_k`` (images, capsules, 6) and, but for wholes, ``s_k``, whom a
-    child selects (0 is the dummy): marked to be enumerated, and no part of q. The bound that sums
-    it out is ``TraceEnum_ELBO``. With Delta poses the value is no bound, since the entropy of q(A)
-    is missing.
+    x is (batch, time, *frame), as everywhere, or (batch, *frame). Every frame is one image, and all
+    images are in one plate, "images". Layer 0 holds the wholes. The sites of layer k are:
 
-    ``t_k`` lies between 0 and 1, where ``PartWhole`` speaks of its logit: densities differ by a
-    Jacobian that is the same in p and q. Parameters are those of the ``PartWhole`` itself, kept in
-    Pyro's store under ``name``.
+    - ``t_k`` (images, capsules), the presences;
+    - ``A_k`` (images, capsules, 6), the poses;
+    - ``s_k`` for k > 0, the parent that each child selects (0 is the dummy). It is enumerated and
+      has no place in q, so its bound is ``TraceEnum_ELBO``.
 
-    Where selections are enumerated, t and A must come from elsewhere than ``model``, which would
-    draw one for each selection: from a guide or, for NUTS, from ``init_to_value``.
+    With Delta poses the value is no bound, because the entropy of q(A) is missing.
+
+    ``t_k`` lies between 0 and 1, and ``PartWhole`` uses its logit. Densities differ by a Jacobian,
+    which is the same in p and q. The parameters are those of the ``PartWhole`` itself.
+
+    If selections are enumerated, ``model`` must not draw t and A itself, as it would draw one for
+    each selection. They come from a guide or, for NUTS, from ``init_to_value``.
+
+    Args:
+        name: name of the parameters in Pyro's store.
     """
 
     citations = PartWhole.citations
-    max_plate_nesting: ClassVar[int] = 2  #: images, and the capsules of a layer
+    max_plate_nesting: ClassVar[int] = 2  #: plates of images, and of the capsules of a layer
 
     def __init__(self, capsules: PartWhole, name: str = "part_whole") -> None:
         if capsules.turns > 1:
-            raise BadInput("scenes that may be turned have no model in Pyro: take turns=1")
+            raise BadInput(
+                f"Pyro supports only scenes that are not turned: use turns=1, not {capsules.turns}"
+            )
         self.capsules, self.name = capsules, name
 
     def model(self, x: Tensor) -> None:
-        """p(x, t, A, s), from wholes down (Eq. 1-7)."""
+        """Sample from p(x, t, A, s), from wholes to parts (Eq. 1-7)."""
         images = self._registered(x)
         with pyro.plate("images", len(images), dim=-2):
             layer = self._wholes(images)
@@ -73,7 +80,7 @@ class PyroPartWhole:
             pyro.sample("x", seen, obs=images.unsqueeze(-4))
 
     def guide(self, x: Tensor) -> None:
-        """q(t, A | x): parts from the image, then each layer from the drawn one below it."""
+        """Sample from q(t, A | x): parts from the image, then each layer from the one below it."""
         images = self._registered(x)
         depth = len(self.capsules.sizes) - 1
         with pyro.plate("images", len(images), dim=-2):
@@ -83,14 +90,17 @@ class PyroPartWhole:
                 layer = self._posterior(depth, encoder(layer))
 
     def _wholes(self, images: Tensor) -> Capsules:
-        """Eq. 1 and 2."""
+        """Sample the presences and the poses of wholes (Eq. 1, 2)."""
         with self._plate(0):
             t = pyro.sample("t_0", self._presence(images.new_tensor(self.capsules.prior_logit)))
             where = dist.Normal(images.new_zeros(poses.NUMBERS), 1.0).to_event(1)
             return _capsules(t, pyro.sample("A_0", where))
 
     def _children(self, depth: int, link: Connection, parents: Capsules) -> Capsules:
-        """Eq. 3-6. What depends on s has its values to the left of images, when enumerated."""
+        """Sample the selections, the presences and the poses of a layer (Eq. 3-6).
+
+        If s is enumerated, its values are on an axis in front of that of the images.
+        """
         with self._plate(depth):
             selection = dist.Categorical(logits=link.log_selection(parents).mT)
             s = pyro.sample(f"s_{depth}", selection, infer={"enumerate": "parallel"})
@@ -102,8 +112,8 @@ class PyroPartWhole:
         enumerated = s.dim() > parents.logits.dim() and s.numel() == len(s)
         if enumerated and max(t.dim(), A.dim() - 1) >= s.dim():
             raise BadInput(
-                f"t_{depth} and A_{depth} were drawn by the model for every value of s_{depth}: "
-                "draw them with a guide, or start NUTS with init_to_value"
+                f"the model drew t_{depth} and A_{depth} for every value of s_{depth}: draw them "
+                "with a guide, or start NUTS with init_to_value"
             )
         return _capsules(t, A)
 
@@ -123,7 +133,7 @@ class PyroPartWhole:
         return pyro.plate(f"capsules_{depth}", self.capsules.sizes[depth], dim=-1)
 
     def _registered(self, x: Tensor) -> Tensor:
-        """x as (images, *frame), after Pyro has been told of the parameters."""
+        """Register the parameters in Pyro's store, and return x as (images, *frame)."""
         self.capsules.check(x)
         check_place(x, self.capsules)
         store = pyro.get_param_store()
@@ -132,20 +142,20 @@ class PyroPartWhole:
             if kept in store and store[kept] is not value:
                 raise BadInput(
                     f"Pyro's store already holds parameters of another model as {self.name!r}: "
-                    "name this one otherwise, or begin with pyro.clear_param_store()"
+                    "choose another name, or call pyro.clear_param_store() first"
                 )
         pyro.module(self.name, self.capsules)
         return x.flatten(0, -4)
 
 
 class _Mixture(dist.MixtureSameFamily):
-    """Of Normals: its values are any numbers, which torch does not tell Pyro's autoguides."""
+    """A mixture of Normals with the support that Pyro's autoguides need and torch leaves out."""
 
     support = constraints.real_vector
 
 
 def _on_or_off(logit: Tensor, mean: Tensor, c: Tensor, absent: float) -> _Mixture:
-    """A pose's density, at its parent's with weight t (Eq. 5) and anywhere with 1 - t (Eq. 6)."""
+    """Return the density of a pose: near its parent's with weight t (Eq. 5), else wide (Eq. 6)."""
     weights = dist.Categorical(logits=torch.stack([logit, torch.zeros_like(logit)], -1))
     means = torch.stack([mean, torch.zeros_like(mean)], -2)
     spreads = torch.stack([c, torch.full_like(c, absent)], -2)
@@ -157,4 +167,4 @@ def _capsules(t: Tensor, A: Tensor) -> Capsules:
 
 
 def _logit(t: Tensor) -> Tensor:
-    return SigmoidTransform().inv(t)  # finite where t has been rounded to 0 or 1
+    return SigmoidTransform().inv(t)  # finite even if t is rounded to 0 or 1

@@ -1,4 +1,4 @@
-"""The metrics of arrays as torchmetrics metrics: ``update`` batch by batch, then ``compute``.
+"""The metrics as torchmetrics metrics: ``update`` with each batch, then ``compute``.
 
 ::
 
@@ -7,12 +7,12 @@
         metric.update(model.encode(x), factors)
     metric.compute()
 
-``compute`` gives what the function gives for all batches together; the batches of a merged state
-come first. Calling a metric (``forward``) also computes it for that batch alone, and most batches
-are too small for that: call ``update``.
+``compute`` returns the result of the function for all batches together; the batches of a merged
+state come first. Call ``update`` and not the metric itself: a call (``forward``) also computes the
+metric of that batch alone, and most batches are too small for that.
 
-The settings of a function are keyword arguments of the constructor, beside the options that
-torchmetrics gives every ``Metric``. Any function becomes a metric in a line::
+The settings of a function are keyword arguments of the constructor, beside the options of every
+torchmetrics ``Metric``. One line makes a metric of any function::
 
     class Mine(FunctionMetric, of=my_function): ...
 """
@@ -48,13 +48,20 @@ _COUNT = itertools.count()
 
 
 class FunctionMetric(Metric):
-    """The metric of a function, which a subclass names: ``class Gap(FunctionMetric, of=mig)``.
+    """Base of the metric of a function: ``class Gap(FunctionMetric, of=mig)``.
 
-    ``update`` takes the function's parameters in ``takes``; by default, those without a default.
-    All other parameters are settings. ``update`` stores what it is given, and ``compute`` calls the
-    function with all of it. With ``rows``, ``update`` calls the function with the batch and stores
-    its result, one row for every item: a tensor, or the attributes of these names. ``compute`` then
-    takes the mean of each.
+    ``update`` stores the batches, and ``compute`` calls the function with all of them. With
+    ``rows``, ``update`` calls the function with the batch and stores its result, and ``compute``
+    returns the means.
+
+    Args of a subclass:
+
+    - ``of``: the function.
+    - ``takes``: names of the parameters that ``update`` takes; by default, those without a default
+      value. All other parameters are settings.
+    - ``rows``: names of the results that have one row for every item: the attributes of the result,
+      or one name if the result is a tensor.
+    - ``higher_is_better``: as in torchmetrics.
     """
 
     full_state_update = False
@@ -73,10 +80,10 @@ class FunctionMetric(Metric):
         higher_is_better: bool | None = None,
     ) -> None:
         super().__init_subclass__()
-        if of is None:  # a subclass of the metric of a function
+        if of is None:  # a subclass inherits the function
             return
         parameters = inspect.signature(of).parameters
-        takes = takes or tuple(name for name, one in parameters.items() if one.default is one.empty)
+        takes = takes or tuple(name for name, p in parameters.items() if p.default is p.empty)
         cls.function, cls.rows = staticmethod(of), rows
         if higher_is_better is not None:
             cls.higher_is_better = higher_is_better
@@ -86,64 +93,70 @@ class FunctionMetric(Metric):
         def update(self: FunctionMetric, *batch: Any, **named: Any) -> None:
             self._store(cls._given.bind(*batch, **named).arguments)
 
-        # a MetricCollection passes on the keyword arguments that a signature names
-        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        signature = inspect.Signature([itself, *cls._given.parameters.values()])
+        # a MetricCollection passes the keyword arguments that are named in the signature
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.Signature([first, *cls._given.parameters.values()])
         update.__signature__ = signature  # type: ignore[attr-defined]
         update.__doc__ = f"Add a batch: {', '.join(takes)}."
         cls.update = update
 
     def __init__(self, **settings: Any) -> None:
         parameters = inspect.signature(self.function).parameters
-        own = {name: settings.pop(name) for name in parameters if name in settings}
+        function_settings = {name: settings.pop(name) for name in parameters if name in settings}
         super().__init__(**settings)
-        for name, one in parameters.items():
-            if one.default is one.empty and name not in own and name not in self._given.parameters:
-                raise BadInput(f"{type(self).__name__} needs {name}=…")
-        self.settings = own
+        known = function_settings.keys() | self._given.parameters.keys()
+        for name, parameter in parameters.items():
+            if parameter.default is parameter.empty and name not in known:
+                raise BadInput(f"{type(self).__name__} needs the setting {name}: pass {name}=…")
+        self.settings = function_settings
         for name in self.rows or self._given.parameters:
             self.add_state(name, [], dist_reduce_fx="cat")
         if self.rows:
-            # A MetricCollection updates only one of several metrics with equal states. Rows of
-            # different settings may happen to be equal in the first batch; this number is not.
+            # A MetricCollection updates only one of several metrics with equal states. Metrics of
+            # different settings may have equal rows in the first batch, but not this number.
             self.add_state("number", torch.tensor(next(_COUNT)), dist_reduce_fx="max")
 
     def _store(self, batch: Mapping[str, Any]) -> None:
         if self.rows:
-            found = self.function(**batch, **self.settings)
-            alone = isinstance(found, Tensor)
-            values = {name: found if alone else getattr(found, name) for name in self.rows}
+            result = self.function(**batch, **self.settings)
+            alone = isinstance(result, Tensor)
+            values = {name: result if alone else getattr(result, name) for name in self.rows}
         else:
             values = {name: torch.as_tensor(value) for name, value in batch.items()}
             if len({value.shape[:1] for value in values.values()}) > 1:
                 shapes = " and ".join(str(tuple(value.shape)) for value in values.values())
-                raise BadInput(f"{' and '.join(values)} must be of the same items, not {shapes}")
+                raise BadInput(
+                    f"{' and '.join(values)} must have equally many items, not the shapes {shapes}"
+                )
         for name, value in values.items():
             getattr(self, name).append(value.detach())
 
     def _stored(self) -> dict[str, Tensor]:
-        """Everything that was stored, by name."""
+        """Return all stored tensors by name."""
         states = {name: getattr(self, name) for name in self.rows or self._given.parameters}
         if any(isinstance(state, list) and not state for state in states.values()):
             raise BadInput(f"{type(self).__name__} has seen no batch: call update first")
         return {name: torchmetrics.utilities.dim_zero_cat(state) for name, state in states.items()}
 
     def score(self) -> Any:
-        """The function's own result, with its settings; with ``rows``, the mean of each."""
+        """Return the result of the function for all batches; with ``rows``, the mean of each."""
         stored = self._stored()
         if not self.rows:
             return self.function(**stored, **self.settings)
         return {name: value.mean() for name, value in stored.items()}
 
     def compute(self) -> Tensor | dict[str, Tensor]:
-        """The numbers of ``score``: a tensor where there is one, else tensors by name."""
-        found = self.score()
-        if is_dataclass(found):
-            found = {field.name: getattr(found, field.name) for field in fields(found)}
-        if not isinstance(found, Mapping):
-            return _number(found)
-        wanted = {name: one for name, one in found.items() if isinstance(one, float | Tensor)}
-        numbers = {name: _number(value) for name, value in wanted.items()}
+        """Return the numbers of ``score``: one tensor if there is one number, else a dictionary."""
+        score = self.score()
+        if is_dataclass(score):
+            score = {field.name: getattr(score, field.name) for field in fields(score)}
+        if not isinstance(score, Mapping):
+            return _number(score)
+        numbers = {
+            name: _number(value)
+            for name, value in score.items()
+            if isinstance(value, float | Tensor)
+        }
         return numbers if len(numbers) > 1 else numbers.popitem()[1]
 
 
@@ -152,33 +165,34 @@ def _number(value: float | Tensor) -> Tensor:
 
 
 class MutualInformationGap(FunctionMetric, of=mig, higher_is_better=True):
-    """``mig``."""
+    """The metric ``mig``."""
 
 
 class SeparatedAttributes(FunctionMetric, of=sap, higher_is_better=True):
-    """``sap``."""
+    """The metric ``sap``."""
 
 
 class DisentanglementCompleteness(FunctionMetric, of=dci, higher_is_better=True):
-    """``dci``: {"disentanglement", "completeness", "informativeness", "chance"}."""
+    """The metric ``dci``: {"disentanglement", "completeness", "informativeness", "chance"}."""
 
 
 class FactorVAEScore(FunctionMetric, of=factor_vae_score, higher_is_better=True):
-    """``factor_vae_score``."""
+    """The metric ``factor_vae_score``."""
 
 
 class TopographicSmoothness(FunctionMetric, of=topographic_smoothness, higher_is_better=True):
-    """``topographic_smoothness``: {"observed", "shuffled", "p_value"}."""
+    """The metric ``topographic_smoothness``: {"observed", "shuffled", "p_value"}."""
 
 
 class CapsuleCorrelation(FunctionMetric, of=observed_rolls, higher_is_better=True):
-    """``capcorr``: {"capcorr_0": …}, a key for the column of every factor that moved.
+    """The metric ``capcorr``: {"capcorr_0": …}, with a key for the column of every moving factor.
 
-    ``score`` gives the values behind the correlations, by column.
+    ``score`` returns the values behind the correlations, by column.
     """
 
     def compute(self) -> dict[str, Tensor]:
-        return {f"capcorr_{n}": _number(one.correlation) for n, one in self.score().items()}
+        score = self.score()
+        return {f"capcorr_{n}": _number(rolls.correlation) for n, rolls in score.items()}
 
 
 class EquivarianceError(
@@ -188,7 +202,7 @@ class EquivarianceError(
     rows=("errors",),
     higher_is_better=False,
 ):
-    """``equivariance_error``; settings ``rate`` and ``cyclic``."""
+    """The metric ``equivariance_error``, with the settings ``rate`` and ``cyclic``."""
 
 
 class LieEquivarianceError(
@@ -198,7 +212,10 @@ class LieEquivarianceError(
     rows=("derivative", "finite", "floor", "resampled"),
     higher_is_better=False,
 ):
-    """``lie_error`` of ``f`` under ``action``: {"derivative", "finite", "floor", "resampled"}."""
+    """The metric ``lie_error``: {"derivative", "finite", "floor", "resampled"}.
+
+    Its settings are ``f``, the function, and ``action``, the motion of the frames.
+    """
 
 
 def _neighbour_hits(
@@ -215,7 +232,10 @@ class NearestNeighbourAccuracy(
     rows=("right",),
     higher_is_better=True,
 ):
-    """``nearest_neighbour_accuracy`` among ``train``, training codes and their classes."""
+    """The metric ``nearest_neighbour_accuracy``.
+
+    Its setting ``train`` holds the training codes and their classes.
+    """
 
 
 def _probe_hits(codes: Tensor, classes: Tensor, probe: Probe) -> Tensor:
@@ -229,7 +249,12 @@ class LinearProbeAccuracy(
     rows=("right",),
     higher_is_better=True,
 ):
-    """``linear_probe_accuracy`` of a probe that is fitted once, to training codes and classes."""
+    """The metric ``linear_probe_accuracy``, of a probe that the constructor fits.
+
+    Args:
+        train: training codes and their classes.
+        strength: strength of the regularisation.
+    """
 
     def __init__(
         self, train: tuple[Tensor, Tensor], strength: float = STRENGTH, **options: Any
@@ -244,7 +269,7 @@ class TraversalGain(
     rows=tuple(Traversal.__dataclass_fields__),
     higher_is_better=True,
 ):
-    """The gain of predicted frames over a sequence's mean frame, as ``prediction`` defines it."""
+    """The gain of predicted frames over a sequence's mean frame, as in ``prediction``."""
 
     def score(self) -> Traversal:
         return Traversal(**self._stored())

@@ -4,7 +4,7 @@
 
     fit(model, sequences, watcher=track(on_terminal("training"), TensorBoard("runs/mine")))
 
-A run with a folder needs no tracker for TensorBoard: where TensorBoard is installed, ``fit`` writes
+A run with a folder needs no tracker for TensorBoard. If TensorBoard is installed, ``fit`` writes
 event files into the folder.
 """
 
@@ -23,13 +23,13 @@ from topocaps.training.watching import Logger, Watcher, numbers
 
 
 class Tracker(Logger, Protocol):
-    """A logger that is told the settings of the run first."""
+    """A logger that also records the settings of the run, before its first epoch."""
 
     def start(self, settings: Mapping[str, Any]) -> None: ...
 
 
 class TensorBoard:
-    """Event files in a folder, for ``tensorboard --logdir``."""
+    """A tracker that writes event files into a folder, for ``tensorboard --logdir``."""
 
     def __init__(self, folder: str | Path = "runs") -> None:
         self._folder = folder
@@ -40,8 +40,8 @@ class TensorBoard:
     def start(self, settings: Mapping[str, Any]) -> None:
         self._writer = self._tensorboard.SummaryWriter(str(self._folder))
         if settings:
-            told = json.dumps(settings, indent=2, default=str)
-            self._writer.add_text("settings", f"```json\n{told}\n```")
+            text = json.dumps(settings, indent=2, default=str)
+            self._writer.add_text("settings", f"```json\n{text}\n```")
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
@@ -53,11 +53,16 @@ class TensorBoard:
 
 
 class Service:
-    """W&B or trackio, which have the same functions; ``options`` go to their ``init``."""
+    """A tracker that uses W&B or trackio, which have the same functions.
+
+    Args:
+        package: ``wandb`` or ``trackio``.
+        options: arguments of its ``init``.
+    """
 
     def __init__(self, package: str, project: str, **options: Any) -> None:
         needs = f"tracking needs the package {package}"
-        # the extra does not install the services
+        # the extra installs neither of the two packages
         self._service = optional(package, needs, f"'topocaps[track]' {package}")
         self._options = {"project": project, **options}
 
@@ -72,18 +77,21 @@ class Service:
 
 
 def wandb(project: str, **options: Any) -> Service:
-    """Weights & Biases."""
+    """Return a tracker for Weights & Biases; ``options`` are those of ``wandb.init``."""
     return Service("wandb", project, **options)
 
 
 def trackio(project: str, **options: Any) -> Service:
-    """trackio, which stores its numbers on this machine by default."""
+    """Return a tracker for trackio, which by default stores its numbers on this machine.
+
+    ``options`` are those of ``trackio.init``.
+    """
     return Service("trackio", project, **options)
 
 
 @dataclass
 class Tracked:
-    """A watcher, and a tracker that is told the numbers of every epoch."""
+    """A watcher that also passes the numbers of every epoch to a tracker."""
 
     watcher: Watcher
     tracker: Tracker
@@ -110,16 +118,22 @@ class Tracked:
 def track(
     watcher: Watcher, tracker: Tracker | None = None, settings: Mapping[str, Any] | None = None
 ) -> Watcher:
-    """Add a ``tracker`` to a ``watcher``; TensorBoard by default.
+    """Return a watcher that calls ``watcher`` and passes the numbers of epochs to ``tracker``.
 
-    The tracker records ``settings`` with the run. When several models are trained together, a
-    watcher, and so the tracker, follows the first of them that is still finite.
+    If several models are trained together, both follow the first one that has not ended.
+
+    Args:
+        tracker: by default `TensorBoard`.
+        settings: recorded by the tracker.
     """
     return Tracked(watcher, tracker or TensorBoard(), settings or {})
 
 
 def events_in(folder: RunFolder) -> TensorBoard | None:
-    """TensorBoard's event files in the folder of a run; ``None`` where it is not installed."""
+    """Return a logger that writes TensorBoard's event files into the folder of a run.
+
+    Return ``None`` if TensorBoard is not installed.
+    """
     if importlib.util.find_spec("tensorboard") is None:
         return None
     tracker = TensorBoard(folder.events)

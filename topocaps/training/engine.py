@@ -37,12 +37,14 @@ from topocaps.training.updates.base import (
 from topocaps.training.updates.fused import FusedUpdate
 
 _ADVICE = "try a smaller lr, a clip on the gradient, or a larger window or reach"
-LEFT_OUT = "left_out"  # steps without an update, as their gradient was not finite
-#: Largest accepted difference of compiled gradients. In bf16, another order of sums changes
-#: gradients by .01 in most stacks and by .08 in one with mu = 0, where T is near 0 (there, noise
-#: that is rounded to bf16 changes them by .07).
-ALIKE = 0.15
-WORTH_COMPILING = 15_000  # steps: compiling takes over half a minute and about halves a step
+LEFT_OUT = "left_out"  # number of steps whose gradient was not finite, and so counted as zero
+#: Largest accepted relative difference between compiled gradients and those of plain code. In bf16,
+#: another order of sums changes gradients by .01 in most stacks, and by .08 in one with mu = 0,
+#: where T is near 0. There, rounding the noise to bf16 changes them by .07.
+MAX_DIFFERENCE = 0.15
+#: Fewest steps for which the engine compiles: this takes over half a minute, and about halves the
+#: time of a step.
+WORTH_COMPILING = 15_000
 
 
 class Engine:
@@ -51,7 +53,7 @@ class Engine:
     Models of one architecture and training are one stack; stacks run side by side in one program.
 
     Args:
-        captured: whether to capture the step in a CUDA graph where that is possible.
+        captured: whether to capture the step in a CUDA graph, if the device can.
         compiling: whether to compile the bound and its gradient.
     """
 
@@ -68,10 +70,10 @@ class Engine:
         self.sequences = sequences
         trainings = for_each(training, len(models))
         self.device = sequences.images.device
-        # lazy results of the sequences are computed here, as a graph must not synchronise
-        drawn = with_doubles(self.device)
-        sequences.choose(torch.zeros(1, sequences.numbers, device=drawn))
+        # sequences cache what they need here, because a captured step must not synchronise
+        sequences.choose(torch.zeros(1, sequences.numbers, device=with_doubles(self.device)))
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        shared = [setting.shared for setting in trainings]
         mapping = self.device.type == "cuda"  # a single model fills a CPU, but not a GPU
         self.parts = [
             _Part(
@@ -81,7 +83,7 @@ class Engine:
                 [trainings[n] for n in places],
                 self.device,
             )
-            for places in by_architecture(models, [one.shared for one in trainings], mapping)
+            for places in by_architecture(models, shared, mapping)
         ]
         self._streams = [
             torch.cuda.Stream(self.device)
@@ -91,11 +93,11 @@ class Engine:
         if compiling:
             for part in self.parts:
                 part.compile(sequences)
-        # a graph does not advance generators, so it needs counted random numbers
-        counted = all(isinstance(part.randomness, DeviceRandomness) for part in self.parts)
-        counted = counted and not sequences.on_host
-        self._graph = self._capture() if captured and counted else None
-        #: steps between readings of the statistics, each of which waits for the device
+        # a graph does not advance generators, so its random numbers must be functions of the step
+        stateless = all(isinstance(part.randomness, DeviceRandomness) for part in self.parts)
+        capturable = stateless and not sequences.on_host
+        self._graph = self._capture() if captured and capturable else None
+        #: steps between readings of the statistics; each reading waits for the device
         self.stride = 1 if self.device.type == "cpu" else 100
 
     def advance(self, first: int, count: int, steps: int) -> list[dict[str, float]]:
@@ -112,32 +114,35 @@ class Engine:
                 self._step()
             else:
                 self._graph.replay()
-        found = {}
+        sums = {}
         for part in self.parts:
             statistics = torch.cat([part.sums, part.left_out[:, None]], 1).tolist()
             for place, values in zip(part.places, statistics, strict=True):
-                found[place] = dict(zip((*part.terms, LEFT_OUT), values, strict=True))
-        return [found[place] for place in sorted(found)]
+                sums[place] = dict(zip((*part.terms, LEFT_OUT), values, strict=True))
+        return [sums[place] for place in sorted(sums)]
 
     def failures(self) -> dict[int, str]:
-        """Return a message for every model that is not finite, with the first step and term."""
-        return {place: why for part in self.parts for place, why in part.failures().items()}
+        """Return a message for each model that is not finite, with the first term and step."""
+        failures: dict[int, str] = {}
+        for part in self.parts:
+            failures |= part.failures()
+        return failures
 
     def flag_nonfinite_weights(self) -> None:
-        """Mark models with non-finite weights as failed, before their next bound shows it."""
+        """Mark models with non-finite weights as failed, without waiting for their next bound."""
         for part in self.parts:
             part.flag_nonfinite_weights(self.step)
 
     def state(self, place: int) -> dict[str, Tensor]:
         """Return the tensors from which a model can resume."""
         part, member = self._find(place)
-        stack, found = part.stack, {"rng": part.randomness.state(member)}
+        stack, tensors = part.stack, {"rng": part.randomness.state(member)}
         for name, value in self.weights(place).items():
-            found[f"model.{name}"] = value
+            tensors[f"model.{name}"] = value
         for name, _ in stack.model.named_parameters():
             for key, value in part.update.moments(name).items():
-                found[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
-        return found
+                tensors[f"optimiser.{key}.{name}"] = stack.of_member(value, member)
+        return tensors
 
     def weights(self, place: int) -> dict[str, Tensor]:
         """Return the weights and buffers of a model, as views into its stack."""
@@ -153,11 +158,11 @@ class Engine:
         for name, value in part.stack.tensors().items():
             part.stack.of_member(value, member).copy_(state[f"model.{name}"])
         for key in state:
-            kind, _, rest = key.partition(".")
+            prefix, _, rest = key.partition(".")
             moment, _, name = rest.partition(".")
-            if kind == "optimiser":
-                held = part.update.moment(name, moment)
-                part.stack.of_member(held, member).copy_(state[key])
+            if prefix == "optimiser":
+                tensor = part.update.moment(name, moment)
+                part.stack.of_member(tensor, member).copy_(state[key])
         part.update.refresh()
 
     def write_back(self) -> None:
@@ -176,8 +181,8 @@ class Engine:
         run_concurrently(work, self._streams)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Capture the step as a CUDA graph; undo the effect of the steps that warm it up."""
-        # parameters were created on another stream, for which the graph waits in any case
+        """Capture the step as a CUDA graph, and undo the effect of the warm-up steps."""
+        # PyTorch warns that parameters were created on another stream; the graph waits for it
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         with _untouched(*(part.stack for part in self.parts)):
@@ -197,16 +202,16 @@ class Engine:
 @contextmanager
 def _untouched(*stacks: Stack) -> Iterator[None]:
     """Restore the parameters and buffers of stacks on exit."""
-    held = [value for stack in stacks for value in stack.tensors().values()]
-    before = [value.detach().clone() for value in held]
+    tensors = [value for stack in stacks for value in stack.tensors().values()]
+    before = [value.detach().clone() for value in tensors]
     yield
     with torch.no_grad():
-        for value, first in zip(held, before, strict=True):
-            value.copy_(first)
+        for value, original in zip(tensors, before, strict=True):
+            value.copy_(original)
 
 
 class _Part:
-    """A stack in an engine: its random numbers, its update, its statistics."""
+    """A stack in an engine, with its random numbers, its update and its statistics."""
 
     def __init__(
         self,
@@ -217,55 +222,56 @@ class _Part:
         device: torch.device,
     ) -> None:
         self.stack, self.places, self.training = stack, list(places), trainings[0].shared
-        drawn = with_doubles(device)  # random numbers choose sequences in float64
+        host = with_doubles(device)  # float64 numbers choose the sequences
         self.device = device
-        self.randomness: Randomness = randomness(seeds, drawn)
-        kind_of_update = FusedUpdate if FusedUpdate.suits(stack, self.training) else AutogradUpdate
-        clips = [one.clip for one in trainings]
-        self.update: Update = kind_of_update(stack, self.training, clips)
+        self.randomness: Randomness = randomness(seeds, host)
+        update_class = FusedUpdate if FusedUpdate.suits(stack, self.training) else AutogradUpdate
+        clips = [setting.clip for setting in trainings]
+        self.update: Update = update_class(stack, self.training, clips)
         self.terms = stack.model.recorded
-        kind = torch.float64 if drawn == device else torch.float32
-        self.sums = torch.zeros(len(stack), len(self.terms), dtype=kind, device=device)
-        # the first step at which a term, or a weight, was not finite; 0 if there was none
+        dtype = torch.float64 if host == device else torch.float32
+        self.sums = torch.zeros(len(stack), len(self.terms), dtype=dtype, device=device)
+        # the first step at which each term, and last a weight, was not finite; 0 if there was none
         self.failed = torch.zeros(len(stack), len(self.terms) + 1, dtype=torch.int64, device=device)
-        # skipped steps, whose gradient was not finite
+        # number of steps whose gradient was not finite
         self.left_out = torch.zeros(len(stack), dtype=torch.int64, device=device)
         self.record: Any = _record
 
     def compile(self, sequences: SequenceSet) -> None:
-        """Compile the gradients; keep plain code, with a warning, if the results differ."""
+        """Compile the gradients, or warn and keep plain code if the compiled results differ."""
         with _untouched(self.stack), torch.random.fork_rng():
             numbers = randomness(range(len(self.stack)), with_doubles(self.device))
-            given = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
-            plain = self.update.gradients(sequences, *given)
+            inputs = self._draw(numbers, sequences, torch.ones_like(self.failed[0, 0]))
+            plain = self.update.gradients(sequences, *inputs)
             self.update.compile()
             try:
-                compiled_gradients = self.update.gradients(sequences, *given)
-                off = max_relative_difference(compiled_gradients, plain, len(self.stack))
-                why = (
-                    f"compiled gradients differ from those of plain code by {off:.0%} (a compiler "
-                    "error, or layers with random numbers of their own)"
+                compiled_gradients = self.update.gradients(sequences, *inputs)
+                difference = max_relative_difference(compiled_gradients, plain, len(self.stack))
+                problem = (
+                    f"compiled gradients differ from those of plain code by {difference:.0%} (a "
+                    "compiler error, or layers with random numbers of their own)"
                 )
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # no compiler, or one that does not support this model
-                off, why = math.inf, f"the model cannot be compiled ({str(error).splitlines()[0]})"
-        if off <= ALIKE:
+                difference = math.inf
+                problem = f"the model cannot be compiled ({str(error).splitlines()[0]})"
+        if difference <= MAX_DIFFERENCE:
             self.record = compiled(_record)
             return
         self.update.compile(False)
-        warnings.warn(f"{why}: training uses plain code, which is slower", stacklevel=2)
+        warnings.warn(f"{problem}: training uses plain code, which is slower", stacklevel=2)
 
     def advance(self, sequences: SequenceSet, step: Tensor) -> None:
         """Run one step of every member."""
-        given = self._draw(self.randomness, sequences, step)
-        terms, updated = self.update.step(sequences, *given)
+        inputs = self._draw(self.randomness, sequences, step)
+        terms, updated = self.update.step(sequences, *inputs)
         self.record(terms, updated, step, self.sums, self.failed, self.left_out)
 
     def _draw(
         self, numbers: Randomness, sequences: SequenceSet, step: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """Draw the random numbers of a step: uniform ones for sequences, normal ones for noise."""
+        """Return a step's random numbers: uniform ones choose sequences, normal ones are noise."""
         batch, frames = self.training.batch, sequences.frames
         shapes = [(batch, frames, *shape) for shape in self.stack.model.noise_shapes]
         uniform, noise = numbers.draw(step, (batch, sequences.numbers), shapes)
@@ -276,21 +282,21 @@ class _Part:
         finite = torch.ones(len(self.stack), dtype=torch.bool, device=self.failed.device)
         for parameter in self.stack.model.parameters():
             finite &= parameter.reshape(len(self.stack), -1).isfinite().all(1)
-        _note(finite[:, None], step, self.failed[:, -1:])
+        _note_failures(finite[:, None], step, self.failed[:, -1:])
 
     def failures(self) -> dict[int, str]:
         if not self.failed.any():
             return {}
         names = [*self.terms, "a weight"]
-        # terms in reverse order: the bound, and what is decoded, depend on the others
-        parts = [*reversed(range(len(self.terms))), len(self.terms)]
-        found = {}
+        # of terms that fail in the same step the last is named, on which the bound depends
+        order = [*reversed(range(len(self.terms))), len(self.terms)]
+        messages = {}
         for place, failed in zip(self.places, self.failed.tolist(), strict=True):
             if any(failed):
                 step = min(n for n in failed if n)
-                which = next(n for n in parts if failed[n] == step)
-                found[place] = f"{names[which]} is not finite at step {step}; {_ADVICE}"
-        return found
+                cause = next(n for n in order if failed[n] == step)
+                messages[place] = f"{names[cause]} is not finite at step {step}; {_ADVICE}"
+        return messages
 
 
 @torch.no_grad()
@@ -302,12 +308,13 @@ def _record(
     failed: Tensor,
     left_out: Tensor,
 ) -> None:
-    """Add terms to the sums; record the first non-finite step and count skipped steps."""
+    """Add terms to the sums, note the first non-finite step, and count ``left_out`` steps."""
     sums += terms
-    _note(terms.isfinite(), step, failed[:, : terms.shape[1]])
+    _note_failures(terms.isfinite(), step, failed[:, : terms.shape[1]])
     if updated is not None:
         left_out += ~updated
 
 
-def _note(finite: Tensor, step: Tensor, failed: Tensor) -> None:
+def _note_failures(finite: Tensor, step: Tensor, failed: Tensor) -> None:
+    """Write the step into ``failed`` where values are not finite for the first time."""
     failed.copy_(torch.where(finite | (failed > 0), failed, step))

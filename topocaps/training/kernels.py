@@ -11,7 +11,7 @@ from torch import Tensor
 
 from topocaps.training.optimisers import Adam, Sgd
 
-STREAMS = 16  # draws that one step may make
+STREAMS = 16  # largest number of draws of one step
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _random(
 def random(
     shape: tuple[int, ...], seeds: Tensor, step: Tensor, stream: int, normal: bool
 ) -> Tensor:
-    """Return numbers (models, …) that depend only on a model's seed, the step and the stream."""
+    """Return random numbers (models, …) that depend only on a model's seed, step and stream."""
     out = torch.empty(shape, device=seeds.device)
     count = out.numel() // len(seeds)
     assert stream < STREAMS and count <= 2**24, "the numbers of two draws would overlap"
@@ -110,18 +110,19 @@ def update_weight(
 ) -> None:  # fmt: skip
     """Update every model's weight from its gradient dyᵀ x by the optimiser's rule, in place.
 
-    The gradient of a tile is used where it is computed, in registers, and never written: reading
-    and writing weights and moments bounds the time of a step. The padding of rows is updated with
-    them, and stays 0. Rows that ended where numbers cannot be loaded four at a time would take
-    twice as long.
+    The gradient of a tile stays in registers and is never written to memory, because reading and
+    writing weights and moments bounds the time of a step. The padding of rows is updated with them,
+    and stays 0. Without padding, numbers could not be loaded four at a time, which takes twice as
+    long.
 
     Args:
         x: (models, rows, inputs) in bf16, padded with zeros to a multiple of 16 inputs.
         dy: (models, rows, outputs) in bf16, padded likewise.
         weight, moments: (models, outputs, inputs) in fp32, ``aligned`` to rows as wide as x.
         weight_bf16: receives the weight in bf16, as wide as x and dy.
-        clip_factors: factor of each model's gradient; where it is 0, only momentum moves.
-        radial: (models, outputs); the gradient is reduced by this times the weight.
+        clip_factors: factor of each model's gradient. With a factor of 0, the gradient counts as 0,
+            and only the momentum moves the weights.
+        radial: (models, outputs); this times the weight is subtracted from the gradient.
         squares: (models, parts, outputs); receives the squared norms of the parts of rows.
     """
     (models, outputs, inputs), wide = weight.shape, x.shape[2]

@@ -23,7 +23,7 @@ from topocaps.training.store import Progress, RunFolder, restore_states, save_st
 from topocaps.training.validation import VALIDATION, best_epoch, has_stopped, validation_bound
 from topocaps.training.watching import KL_WEIGHT, Silent, Watcher, loggers, numbers, summarise
 
-SAVING = 0.03  # largest share of the time that saving states takes
+SAVING = 0.03  # largest share of the time for saving states
 
 
 def train(
@@ -36,22 +36,21 @@ def train(
     validation: SequenceSet | None = None,
     watcher: Watcher | None = None,
 ) -> list[Progress]:
-    """Train models as one program, on the device where they are.
+    """Train models as one program, on the device where they are, and return their progress.
 
     The sequences and noise of a model depend on its seed alone, so it trains the same with any
-    other models.
+    other models. A model that is not finite is marked as ``failed`` in its progress and is not
+    saved again; the others continue.
 
-    With ``folders`` (one for each model), states are saved after the first and the last epoch,
-    after other epochs as long as saving takes little of the time, and after the current step when
-    the user interrupts. A run resumes from its state bit for bit. The records of the epochs are
-    written to the folder and to its loggers, and the failure of a model to its folder.
-
-    After every epoch the bound on ``validation`` sequences is recorded. A model with ``patience``
-    ends with the weights of its best epoch, and records nothing after it has ``stopped``. Training
-    ends when all models have stopped.
-
-    A model that is not finite is marked as ``failed`` in its progress and is not saved again; the
-    others continue.
+    Args:
+        folders: run folder of each model. Records of the epochs are written to the folder and to
+            its loggers, and the failure of a model to its folder. States are saved after the first
+            and the last epoch, after other epochs as long as saving takes little of the time, and
+            after the current step when the user interrupts. A run resumes from its state bit for
+            bit.
+        validation: sequences whose bound is recorded after every epoch. A model with ``patience``
+            ends with the weights of its best epoch, and records nothing after it has ``stopped``.
+            Training ends when all models have stopped.
     """
     trainings = for_each(training, len(models))
     with steady_arithmetic(), _interrupts() as interrupted:
@@ -59,15 +58,15 @@ def train(
             models, sequences, trainings, seeds, folders, validation, watcher or Silent()
         )
         session.run(interrupted)
-    for model, one in zip(models, session.progress, strict=True):
-        if one.best:
-            model.load_state_dict(one.best)
+    for model, progress in zip(models, session.progress, strict=True):
+        if progress.best:
+            model.load_state_dict(progress.best)
     return session.progress
 
 
 @dataclass(eq=False)
 class _Session:
-    """Models that train as one program: their engine, their progress, and when they are saved."""
+    """Models that train as one program, with their engine, their progress and their folders."""
 
     models: Sequence[GenerativeModel]
     sequences: SequenceSet
@@ -90,7 +89,7 @@ class _Session:
         if self.folders and all(folder.state.exists() for folder in self.folders):
             self.progress = restore_states(self.folders, self.engine)
         self.step = self.progress[0].step
-        self.before, self.began = self.progress[0].seconds, time.monotonic()
+        self.seconds_before, self.began = self.progress[0].seconds, time.monotonic()
         self.saved, self.saving = self.began, 0.0  # time of the last save, and its duration
         self.loggers = [loggers(folder) for folder in self.folders] or [[] for _ in self.models]
         for folder in self.folders:
@@ -99,23 +98,27 @@ class _Session:
     @property
     def seconds(self) -> float:
         """Seconds of training so far."""
-        return self.before + time.monotonic() - self.began
+        return self.seconds_before + time.monotonic() - self.began
 
     @property
-    def going(self) -> list[int]:
-        """Places of the models that have neither failed nor stopped."""
-        return [n for n, one in enumerate(self.progress) if not (one.failed or one.stopped)]
+    def active(self) -> list[int]:
+        """Indices of the models that have neither failed nor stopped."""
+        return [
+            place
+            for place, progress in enumerate(self.progress)
+            if not (progress.failed or progress.stopped)
+        ]
 
     def run(self, interrupted: threading.Event) -> None:
-        """Train until the last step, until no model goes on, or until the user interrupts."""
+        """Train until the last step, until no model is active, or until the user interrupts."""
         self.watcher.start(self.step, self.steps)
         try:
-            while self.step < self.steps and self.going:
+            while self.step < self.steps and self.active:
                 self._advance()
-                if not (going := self.going):
+                if not (active := self.active):
                     break
                 if self.step % self.steps_per_epoch == 0:
-                    self._end_epoch(going)
+                    self._end_epoch(active)
                 if interrupted.is_set():  # also after the last step, as other models may follow
                     self._save()
                     raise Interrupted(f"stopped after step {self.step} of {self.steps}")
@@ -127,88 +130,92 @@ class _Session:
             self.engine.write_back()
 
     def _advance(self) -> None:
-        """Run some steps of an epoch, and add up the terms of the models that go on."""
+        """Run some steps of an epoch, and add up the terms of the active models."""
         left = self.steps_per_epoch - self.step % self.steps_per_epoch
         count = min(self.engine.stride, left)
         sums = self.engine.advance(self.step + 1, count, self.steps)
-        self._look_for_failures()
+        self._note_failures()
         self.step += count
-        if not (going := self.going):
+        if not (active := self.active):
             return
-        for one in self.progress:
-            one.step = one.step if one.failed else self.step
-        for place in going:
+        for progress in self.progress:
+            if not progress.failed:
+                progress.step = self.step
+        for place in active:
             total = self.progress[place].sums
             for name, value in sums[place].items():
                 total[name] = total.get(name, 0.0) + value
-        means = {name: total / count for name, total in sums[going[0]].items()}
-        self.watcher.step(self.step, summarise(self.models[going[0]], means))
+        first = active[0]
+        means = {name: total / count for name, total in sums[first].items()}
+        self.watcher.step(self.step, summarise(self.models[first], means))
 
-    def _end_epoch(self, going: Sequence[int]) -> None:
-        """Record the epoch of the models that went on until its end; save if it is time to."""
+    def _end_epoch(self, active: Sequence[int]) -> None:
+        """Record the epoch of the active models; save if the time of saving permits it."""
         seconds = round(self.seconds, 3)
-        for place in going:
-            one = self.progress[place]
+        for place in active:
+            progress = self.progress[place]
             record = epoch_record(
-                self.models[place], one.sums, self.step, self.steps_per_epoch,
+                self.models[place], progress.sums, self.step, self.steps_per_epoch,
                 kl_weight=self.trainings[place].kl.at(self.step - self.steps_per_epoch, self.steps),
                 together=len(self.models),
             )  # fmt: skip
-            one.history.append({**record, "seconds": seconds})
-            one.sums = {}
+            progress.history.append({**record, "seconds": seconds})
+            progress.sums = {}
             if record.get(LEFT_OUT) == self.steps_per_epoch:
                 self._fail(place, f"no gradient was finite in the epoch to step {self.step}")
             elif self.validation is not None:
                 self._validate(place, self.validation)
-        last = self.step == self.steps or not self.going
+        last = self.step == self.steps or not self.active
         if last or time.monotonic() - self.saved >= self.saving / SAVING:
             self._save()
         self._write_histories()
-        for place in going:
+        for place in active:
             for logger in self.loggers[place]:
                 logger.log(self.step, numbers(self.progress[place].history[-1]))
-        first = going[0]
+        first = active[0]
         self.watcher.epoch(summarise(self.models[first], self.progress[first].history[-1]))
 
     def _validate(self, place: int, sequences: SequenceSet) -> None:
         """Record the validation bound, and keep the weights if it is the best so far."""
-        model, one, training = self.models[place], self.progress[place], self.trainings[place]
+        model, progress, training = self.models[place], self.progress[place], self.trainings[place]
         weights = self.engine.weights(place)
-        model.load_state_dict(weights)  # the weights of its stack
-        found = validation_bound(model, sequences, 4 * training.batch)
-        if not math.isfinite(found):
-            why = f"the bound on validation sequences is not finite at step {self.step}"
-            self._fail(place, why)
+        model.load_state_dict(weights)  # a stack trains its own copy of the weights
+        bound = validation_bound(model, sequences, 4 * training.batch)
+        if not math.isfinite(bound):
+            reason = f"the bound on validation sequences is not finite at step {self.step}"
+            self._fail(place, reason)
             return
-        one.history[-1][VALIDATION] = found
-        if training.patience is not None and best_epoch(one.history) == len(one.history):
-            one.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
-        one.stopped = has_stopped(one.history, training.patience)
+        history = progress.history
+        history[-1][VALIDATION] = bound
+        if training.patience is not None and best_epoch(history) == len(history):
+            progress.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        progress.stopped = has_stopped(history, training.patience)
 
     def _save(self) -> None:
         start, seconds = time.monotonic(), self.seconds
         self.engine.flag_nonfinite_weights()
-        self._look_for_failures()
-        for one in self.progress:
-            one.seconds = seconds
+        self._note_failures()
+        for progress in self.progress:
+            progress.seconds = seconds
         save_states(self.folders, self.progress, self.engine)
         self.saved = time.monotonic()
         self.saving = self.saved - start
 
     def _write_histories(self) -> None:
-        for folder, one in zip(self.folders, self.progress, strict=False):
-            folder.write_records(one.history)
+        for folder, progress in zip(self.folders, self.progress, strict=False):
+            folder.write_records(progress.history)
 
-    def _look_for_failures(self) -> None:
-        for place, why in self.engine.failures().items():
-            self._fail(place, why)
+    def _note_failures(self) -> None:
+        for place, reason in self.engine.failures().items():
+            self._fail(place, reason)
 
-    def _fail(self, place: int, why: str) -> None:
-        one = self.progress[place]
-        if not (one.failed or one.stopped):
-            one.failed = why
+    def _fail(self, place: int, reason: str) -> None:
+        """Mark an active model as failed, and write the reason to its folder."""
+        progress = self.progress[place]
+        if not (progress.failed or progress.stopped):
+            progress.failed = reason
             if self.folders:
-                failure = {"failure": why, "epochs": len(one.history)}
+                failure = {"failure": reason, "epochs": len(progress.history)}
                 write_json(self.folders[place].failure, failure)
 
 
@@ -221,10 +228,13 @@ def epoch_record(
     kl_weight: float = 1.0,
     together: int = 1,
 ) -> dict[str, Any]:
-    """Return the record of an epoch: the means of its terms, and what is unusual about it.
+    """Return the record of an epoch: the means of its terms, and anything unusual.
+
+    Unusual are steps whose gradient was not finite, a value that is no bound, a KL weight other
+    than 1, and a diagnosis of the model.
 
     Args:
-        sums: sums of the terms over the steps of the epoch, and the number of steps without update.
+        sums: sums of the terms over the steps of the epoch, and the number of ``left_out`` steps.
         step: last step of the epoch, counted from the start of training.
         steps: number of steps of an epoch.
         kl_weight: weight of the KL divergence at the first step of the epoch.
@@ -239,14 +249,14 @@ def epoch_record(
     if kl_weight != 1:
         record[KL_WEIGHT] = kl_weight
     record["together"] = together
-    if complaint := model.diagnose(means):
-        record["complaint"] = complaint
+    if diagnosis := model.diagnose(means):
+        record["complaint"] = diagnosis
     return record
 
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Return an event that Ctrl-C or termination sets, so that the current step is completed.
+    """Yield an event that Ctrl-C or termination sets, so that the current step is completed.
 
     A second Ctrl-C stops immediately.
     """
@@ -260,12 +270,12 @@ def _interrupts() -> Iterator[threading.Event]:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
-    def ask(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: object) -> None:
         event.set()
         restore()
 
     for number in previous:
-        signal.signal(number, ask)
+        signal.signal(number, interrupt)
     try:
         yield event
     finally:

@@ -1,4 +1,4 @@
-"""Run folders of earlier versions: their settings in the form of this version."""
+"""Migration: the settings of run folders that earlier versions wrote."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from topocaps.models.networks import paper_widths
 
-#: settings of data that older folders lack, with the values that they had
-LATER: dict[str | None, dict[str, Any]] = {
+#: Settings of data that older folders lack, with the values that were in use.
+ADDED_TO_DATA: dict[str | None, dict[str, Any]] = {
     "OwnSequences": {"closed": False},
     "Mnist": {"speeds": [1], "unseen": [], "images": None},
     "Letters": {"share": 1.0, "speeds": [1], "arc": None},
 }
 
-#: settings of rolling VAEs with networks of your own that older folders lack
-OF_OWN_NETWORKS = {
+#: Settings that older folders of rolling VAEs with networks of your own lack.
+ADDED_TO_ROLLING = {
     "motion_kind": "Known(velocity=1.0, axis=0)",
     "visible": "Stretch(least=3, most=None)",
     "prior": "StandardNormal()",
@@ -23,22 +23,22 @@ OF_OWN_NETWORKS = {
 
 
 def migrated(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run folder with the recipe's fields that older folders lack.
+    """Return the settings of a run folder with the fields of the recipe that older folders lack.
 
-    An older folder records them in the configuration of the model alone, and of a recipe's start
-    only its name and training.
+    Older folders record these fields only in the configuration of the model. Of a recipe's start
+    they record only the name and the training.
     """
     model, networks = settings.get("model"), settings.get("networks")
     if isinstance(networks, dict) and networks.get("kind") == "RollingVAE":
-        settings = {**settings, "networks": {**OF_OWN_NETWORKS, **networks}}
+        settings = {**settings, "networks": {**ADDED_TO_ROLLING, **networks}}
     if not isinstance(model, dict) or "name" not in settings:
-        return settings  # no recipe of the library
+        return settings  # a run without a recipe
     data = settings.get("data") or {}
-    settings = {**settings, "data": {**LATER.get(data.get("kind"), {}), **data}}
+    settings = {**settings, "data": {**ADDED_TO_DATA.get(data.get("kind"), {}), **data}}
     if model.get("kind") == "PartWhole":
         capsules = {key: model[key] for key in model if key not in ("kind", "frame_shape")}
         fields: dict[str, Any] = {"capsules": capsules, "probed": None}
-        of_start = {"capsules": {**capsules, "poses_are": "delta"}}  # no other start was recorded
+        of_start = {"capsules": {**capsules, "poses_are": "delta"}}  # all earlier starts were
     elif "topography" in model:
         fields, of_start = _fields_of_model(model), {}
     else:

@@ -1,4 +1,4 @@
-"""A run and its folder; ``fit`` trains a model into one, ``load`` takes a model out of one."""
+"""Train models with ``fit`` or ``fit_together``, and load trained models with ``load``."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from topocaps.training.store import RunFolder, step_of
 from topocaps.training.validation import best_epoch
 from topocaps.training.watching import Watcher, on_terminal
 
-LOOKED_AT = 16  # sequences, before training
+CHECKED = 16  # number of sequences that a model is checked with before training
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, how its training went and, where it was asked for, its folder."""
+    """A trained model, the history of its training and, if it has one, its folder."""
 
     model: GenerativeModel
-    history: list[dict[str, Any]]
-    seconds: float
+    history: list[dict[str, Any]]  #: a record of every epoch
+    seconds: float  #: of training
     device: str
     folder: RunFolder | None
-    failure: str | None = None  #: why the model is no longer finite; the others went on
+    failure: str | None = None  #: the value that was not finite, and the step
 
     def __repr__(self) -> str:
-        went = self.failure or f"{counted(len(self.history), 'epoch')} in {self.seconds:.0f} s"
-        where = "" if self.folder is None else f", in {self.folder.path}"
-        return f"Run({type(self.model).__name__}: {went} on {self.device}{where})"
+        outcome = self.failure or f"{counted(len(self.history), 'epoch')} in {self.seconds:.0f} s"
+        folder = "" if self.folder is None else f", in {self.folder.path}"
+        return f"Run({type(self.model).__name__}: {outcome} on {self.device}{folder})"
 
     @property
     def citations(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def best_epoch(self) -> int | None:
-        """After which the bound on validation sequences was highest, where there were any."""
+        """Epoch with the highest bound on validation sequences, or None if there were none."""
         return best_epoch(self.history) or None
 
 
@@ -69,16 +69,22 @@ def fit(
     watcher: Watcher | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Run:
-    """Train ``model`` on ``sequences``: an array (sequences, time, *frame), or ``Sequences``.
+    """Train ``model`` on ``sequences`` and return the run.
 
-    ``epochs``, ``batch`` and ``patience`` are short for those of ``training``. With ``out``, a run
-    folder is written, and the same call goes on where an unfinished one there was stopped.
-    ``settings`` are recorded with the run. Training is done on ``device``; the model is then back
-    where it was.
+    If a value is not finite, training stops and `NonFinite` is raised.
 
-    The bound on ``validation`` sequences, with the same noise every time, is recorded after every
-    epoch. With ``patience``, training stops after so many epochs without a better one, and the
-    model has the weights of its best epoch.
+    Args:
+        sequences: an array (sequences, time, *frame), or ``Sequences``.
+        epochs, batch, patience: replace those of ``training``.
+        validation: sequences whose bound is recorded after every epoch, always with the same noise.
+            With ``patience``, training stops after that many epochs without a better bound, and the
+            model gets the weights of its best epoch.
+        out: run folder. The same call resumes an unfinished run in it, and does not repeat a
+            finished one.
+        seed: seed of sequences and noise, but not of the initial weights of ``model``.
+        device: where to train. Afterwards the model is moved back to its own device.
+        watcher: shows the progress; by default on the terminal.
+        settings: recorded in the run folder.
     """
     training = replace(
         training,
@@ -109,24 +115,38 @@ def fit_together(
     settings: Sequence[dict[str, Any]] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Run]:
-    """Train several models as one program; each as ``fit`` would.
+    """Train several models as one program, each as ``fit`` would, and return their runs.
 
-    Training is done on ``device``; the models are then back where they came from. Models of one
-    architecture, which may differ in topography and mu, are one stack; stacks run side by side.
-    Each model has its own seed, its own ``training`` where there are several (of the same batch
-    and epochs) and, with ``outs``, its own run folder. Those that were stopped go
-    on, together with those that were stopped at the same step. What does not fit into memory
-    together is trained one part after the other. A model that is no longer finite has a
-    ``failure``, and the others go on. Each model has its own ``patience``, and its own best epoch.
+    Models of one architecture, which may differ in topography and mu, are one stack. Stacks run
+    side by side. Models that do not fit into memory together are trained one part after the other.
+    Interrupted models resume together with those that were stopped at the same step.
+
+    If a value of a model is not finite, its run has a ``failure``, and the others continue.
+
+    Args:
+        sequences: an array (sequences, time, *frame), or ``Sequences``, for all models.
+        seeds: seed of each model's sequences and noise.
+        training: settings of all models, or of each. Batch, epochs and epoch size must agree;
+            patience may differ, and each model has its own best epoch.
+        validation: sequences whose bound is recorded after every epoch.
+        outs: run folder of each model.
+        device: where to train. Afterwards each model is moved back to its own device.
+        watcher: shows the progress of the first model that has not ended; by default on the
+            terminal.
+        settings: recorded in each run folder.
+        say: called with a line about the memory of each part.
     """
-    for name, each in (("seeds", seeds), ("outs", outs), ("settings", settings)):
-        if each is not None and len(each) != len(models):
-            raise BadInput(f"there are {counted(len(models), 'model')} and {len(each)} {name}")
+    for name, values in (("seeds", seeds), ("outs", outs), ("settings", settings)):
+        if values is not None and len(values) != len(models):
+            raise BadInput(
+                f"there are {counted(len(models), 'model')} and {len(values)} {name}: pass as many "
+                f"{name} as models"
+            )
     if len({id(model) for model in models}) < len(models):
-        raise BadInput("a model is trained once: give as many models as there are seeds")
+        raise BadInput("one model is in the list twice: build a model for each seed")
     trainings = for_each(training, len(models))
-    if validation is None and any(one.patience for one in trainings):
-        raise BadInput("patience is with the bound on validation sequences: give some")
+    if validation is None and any(setting.patience for setting in trainings):
+        raise BadInput("patience needs validation sequences: pass validation=…")
     sequences = Sequences.of(sequences)
     validation = None if validation is None else Sequences.of(validation)
     for model in models:
@@ -135,34 +155,37 @@ def fit_together(
             check(model, validation)
     for seed in seeds:
         check_seed(seed)
-    where = choose_device(device)
-    told = {**_identity(sequences), "device": describe_device(where)}
+    place = choose_device(device)
+    common = {**_identity(sequences), "device": describe_device(place)}
     if validation is not None:
-        told["validation"] = _identity(validation)
+        common["validation"] = _identity(validation)
     folders = [None] * len(models) if outs is None else [RunFolder(Path(out)) for out in outs]
-    members = [_Member(*one) for one in zip(models, seeds, trainings, folders, strict=True)]
-    for member, given in zip(members, settings or [{}] * len(members), strict=True):
+    members = [
+        _Member(model, seed, training, folder)
+        for model, seed, training, folder in zip(models, seeds, trainings, folders, strict=True)
+    ]
+    for member, extra in zip(members, settings or [{}] * len(members), strict=True):
         if member.folder is not None:
-            member.folder.begin({**given, **told, **member.settings(where)})
+            member.folder.begin({**extra, **common, **member.settings(place)})
     trainer = _Trainer(
-        sequences.to(where), None if validation is None else validation.to(where), where,
+        sequences.to(place), None if validation is None else validation.to(place), place,
         watcher or on_terminal("training"), say,
     )  # fmt: skip
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for member in members:
             if member.folder is not None and not member.is_finished:
-                held.enter_context(member.folder.alone())
+                locks.enter_context(member.folder.alone())
         return trainer.runs(members)
 
 
 def _identity(sequences: SequenceSet) -> dict[str, Any]:
-    """What is recorded of the sequences of a run."""
+    """Return the number and the digest of sequences, by which a run folder knows them."""
     return {"sequences": len(sequences), "digest": sequences.digest()}
 
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """A model that is trained with others, and where its run is written."""
+    """A model that is trained with others: its seed, its settings and its run folder."""
 
     model: GenerativeModel
     seed: int
@@ -170,7 +193,7 @@ class _Member:
     folder: RunFolder | None
 
     def settings(self, device: torch.device) -> dict[str, Any]:
-        """What decides the run, apart from the sequences."""
+        """Return the settings that decide the run, except for the sequences."""
         config = self.model.config
         return {
             "model": config,
@@ -182,22 +205,22 @@ class _Member:
 
     @property
     def is_finished(self) -> bool:
-        """Trained to the end, or as far as numbers were finite."""
+        """Whether the folder holds the final weights, or a failure."""
         files = (self.folder.weights, self.folder.failure) if self.folder else ()
         return any(file.exists() for file in files)
 
     @property
     def step(self) -> int:
-        """The step that training goes on from."""
+        """The step from which training resumes."""
         return 0 if self.folder is None else step_of(self.folder)
 
     def finished(self) -> Run:
-        """The run that is in the folder already, wherever it was trained."""
+        """Return the finished run of the folder, which any machine may have trained."""
         assert self.folder is not None
         device = self.folder.settings()["device"]
         if self.folder.failure.exists():
-            why = read_json(self.folder.failure)["failure"]
-            return Run(self.model, [], 0.0, device, self.folder, why)
+            failure = read_json(self.folder.failure)["failure"]
+            return Run(self.model, [], 0.0, device, self.folder, failure)
         load(self.folder.path, self.model)
         history = self.folder.records()
         return Run(self.model, history, history[-1]["seconds"], device, self.folder)
@@ -246,7 +269,7 @@ class _Trainer:
         before = [
             {name: value.detach().clone() for name, value in member.model.state_dict().items()}
             for member in part
-        ]  # where they are: not yet on the device
+        ]  # on the models' own devices, to save the memory of the training device
         folders = [member.folder for member in part if member.folder is not None]
         on_gpu = self.device.type == "cuda"
         try:
@@ -267,26 +290,33 @@ class _Trainer:
                 member.model.to(home)
         if progress is None:
             if len(part) == 1:
-                raise BadInput("there is not enough memory for one model: take a smaller batch")
+                raise BadInput("there is not enough memory for one model: use a smaller batch")
             for member, values in zip(part, before, strict=True):
                 member.model.load_state_dict(values)
             return None
         device = describe_device(self.device)
-        for member, one in zip(part, progress, strict=True):
-            if member.folder is not None and not one.failed:
+        runs = []
+        for member, done in zip(part, progress, strict=True):
+            if member.folder is not None and not done.failed:
                 write_weights(member.folder.weights, member.model)
-        return [
-            Run(member.model, one.history, one.seconds, device, member.folder, one.failed)
-            for member, one in zip(part, progress, strict=True)
-        ]
+            runs.append(
+                Run(member.model, done.history, done.seconds, device, member.folder, done.failed)
+            )
+        return runs
 
 
 def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeModel:
-    """The model of a finished run; ``model`` where its networks were your own."""
+    """Load the model of a finished run.
+
+    Args:
+        run: the run folder.
+        model: model to load the weights into. It is needed for networks of your own, which a run
+            folder cannot rebuild.
+    """
     folder = RunFolder(Path(run))
     settings = folder.settings()
     if not folder.weights.exists():
-        raise BadInput(f"{run} is not finished: run the command that began it again to go on")
+        raise BadInput(f"{run} is not finished: repeat the command that began it, to resume it")
     if model is None:
         if settings.get("model") is None:
             raise BadInput(f"{run} has networks of your own: pass a model to load the weights into")
@@ -296,14 +326,14 @@ def load(run: str | Path, model: GenerativeModel | None = None) -> GenerativeMod
 
 
 def check(model: GenerativeModel, sequences: SequenceSet) -> None:
-    """Refuse, before anything is written, sequences that the model cannot be trained on."""
-    first = next(sequences.batches(LOOKED_AT))
-    # they meet on the device of the training
+    """Raise `BadInput` if the model cannot be trained on these sequences."""
+    first = next(sequences.batches(CHECKED))
+    # frames and model are compared on one device, as both will be moved to that of the training
     model.check(first.x.to(next(model.parameters()).device), first.mask)
     wanted = model.frame_shape or sequences.frame_shape
     if tuple(sequences.frame_shape) != tuple(wanted):
         raise BadInput(
-            f"these are sequences of frames {tuple(sequences.frame_shape)}, and the model's are "
+            f"frames have the shape {tuple(sequences.frame_shape)}, and the model takes "
             f"{tuple(wanted)}: single images are sequences of one, x[:, None]"
         )
     if sequences.images.is_floating_point():
@@ -311,30 +341,37 @@ def check(model: GenerativeModel, sequences: SequenceSet) -> None:
 
 
 def choose_device(device: str) -> torch.device:
-    """``auto`` is CUDA's GPU where there is one; Apple's, ``mps``, is taken where it is named."""
+    """Return the device of this name, or raise `BadInput` if it cannot be used.
+
+    ``auto`` is CUDA's GPU if there is one, else the CPU. It never chooses Apple's GPU, ``mps``.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device == "mps" and not torch.backends.mps.is_available():
         raise BadInput("device 'mps' cannot be used here: it is the GPU of Apple's computers")
     try:
-        where = torch.device(device)
-        torch.zeros(1, device=where).item()
+        usable = torch.device(device)
+        torch.zeros(1, device=usable).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
-        if "device type" in why:  # PyTorch lists two dozen
-            why = "devices are cpu, cuda, cuda:N, mps and auto"
-        raise BadInput(f"device {device!r} cannot be used here: {why}") from None
-    return where
+        reason = str(error).splitlines()[0]
+        if "device type" in reason:  # the message of PyTorch lists two dozen
+            reason = "devices are cpu, cuda, cuda:N, mps and auto"
+        raise BadInput(f"device {device!r} cannot be used here: {reason}") from None
+    return usable
 
 
-def describe_device(where: torch.device) -> str:
-    if where.type == "cuda":
-        return torch.cuda.get_device_name(where)
-    return f"{where.type}, {counted(torch.get_num_threads(), 'thread')}"
+def describe_device(device: torch.device) -> str:
+    """Return the name of a GPU, or the type of another device and its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def described(model: GenerativeModel) -> dict[str, Any]:
-    """What is known of a model with networks of your own: layers, topography, settings."""
+    """Return the layers, the topography and the settings of a model without ``config``.
+
+    A run folder records them to recognise networks of your own, which it cannot rebuild.
+    """
     settings = {
         name: repr(value)
         for name, value in vars(model).items()
@@ -345,5 +382,5 @@ def described(model: GenerativeModel) -> dict[str, Any]:
         for name, module in model.named_modules()
         if name and not any(True for _ in module.children())
     }
-    own = {"kind": type(model).__name__, "likelihood": str(model.likelihood)}
-    return {**own, **settings, "layers": layers}
+    family = {"kind": type(model).__name__, "likelihood": str(model.likelihood)}
+    return {**family, **settings, "layers": layers}

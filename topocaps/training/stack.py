@@ -1,4 +1,4 @@
-"""Stacks: several models as one, with stacked parameters and random numbers by seed."""
+"""Stacks: several models as one, with stacked parameters, and the random numbers of each."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Stack:
         self.model = copy.deepcopy(self.members[0])
         self.model.join(self.members, frames)
         for name, _ in self.members[0].named_parameters():
-            own = [m.get_parameter(name) for m in self.members]
-            together = torch.stack([one.detach() for one in own])
-            _set(self.model, name, nn.Parameter(together, own[0].requires_grad))
+            parameters = [m.get_parameter(name) for m in self.members]
+            together = torch.stack([parameter.detach() for parameter in parameters])
+            _set(self.model, name, nn.Parameter(together, parameters[0].requires_grad))
         for name, _ in self.members[0].named_buffers(remove_duplicate=False):
             _set(self.model, name, torch.stack([m.get_buffer(name) for m in self.members]))
 
@@ -53,7 +53,7 @@ class Stack:
         """Copy the parameters of the stack to its members."""
         if len(self) == 1:
             for parameter in self.model.parameters():
-                # a copy, as an update may have placed several parameters in one tensor
+                # a copy, because an update may keep several parameters in one tensor
                 parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
             return
         for name, together in self.tensors().items():
@@ -68,24 +68,28 @@ def by_architecture(
 ) -> list[list[int]]:
     """Return the indices of the models of every stack.
 
-    Models of one stack have the same networks, capsules, sites and training. Without ``mapping``, a
-    model that needs ``torch.func.vmap`` is a stack of its own.
+    Models of one stack have the same networks, capsules, sites and training.
+
+    Args:
+        trainings: settings of each model that must agree inside a stack.
+        mapping: whether models that need ``torch.func.vmap`` may form stacks. Without it, each of
+            them is a stack of its own.
     """
     groups: dict[object, list[int]] = {}
     for place, model in enumerate(models):
-        kind = tuple((type(module), _settings(module)) for module in model.modules())
+        layers = tuple((type(module), _settings(module)) for module in model.modules())
         shapes = tuple(
             (n, p.shape, p.requires_grad, model.lr_scale(n)) for n, p in model.named_parameters()
         )
         key = model.stack_key()
         training = None if trainings is None else trainings[place]
-        stacks = mapping if model.supports_vmap else _is_stackable(model)
-        alone = place if key is None or not stacks or _shares(model) else None
-        groups.setdefault((kind, shapes, key, training, alone), []).append(place)
+        stackable = mapping if model.supports_vmap else _is_stackable(model)
+        alone = place if key is None or not stackable or _ties_parameters(model) else None
+        groups.setdefault((layers, shapes, key, training, alone), []).append(place)
     return list(groups.values())
 
 
-def _shares(model: GenerativeModel) -> bool:
+def _ties_parameters(model: GenerativeModel) -> bool:
     """Return whether a parameter of the model has two names."""
     return len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
 
@@ -111,7 +115,7 @@ def _settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
 
 
 class HostRandomness:
-    """Random numbers of generators: two for each member of a stack, for sequences and for noise.
+    """Random numbers from two generators for each member of a stack: for sequences and for noise.
 
     The numbers of a member depend on its seed alone. Models of one seed see the same sequences,
     whatever amount of noise each of them draws.
@@ -119,13 +123,13 @@ class HostRandomness:
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.sequences = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        # generators of the CPU use only 32 bits of a seed, so the two seeds differ in those
+        # the two seeds differ in their lower 32 bits, as generators of the CPU use no others
         self.noise = [torch.Generator(device).manual_seed(seed ^ 0x9E3779B9) for seed in seeds]
 
     def draw(
         self, step: Tensor, uniform: Sequence[int], normal: Sequence[Sequence[int]]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the numbers of a step; those of several members are stacked.
+        """Return the random numbers of a step, stacked if there are several members.
 
         Args:
             uniform: shape of the uniform numbers in [0, 1), which choose sequences.
@@ -143,7 +147,8 @@ class HostRandomness:
         return torch.stack([self.sequences[member].get_state(), self.noise[member].get_state()])
 
     def restore(self, member: int, state: Tensor) -> None:
-        # clones: set_state reads a view's storage from its start
+        """Continue a member's numbers from a state."""
+        # clones, because set_state reads the storage of a view from its start
         self.sequences[member].set_state(state[0].clone())
         self.noise[member].set_state(state[1].clone())
 
@@ -183,9 +188,9 @@ Randomness = HostRandomness | DeviceRandomness
 
 
 def randomness(seeds: Sequence[int], device: torch.device) -> Randomness:
-    """Return counted random numbers on a GPU with Triton, else numbers from generators."""
-    counted = device.type == "cuda" and find_spec("triton") is not None
-    return DeviceRandomness(seeds, device) if counted else HostRandomness(seeds, device)
+    """Return `DeviceRandomness` on a GPU with Triton, else `HostRandomness`."""
+    on_gpu = device.type == "cuda" and find_spec("triton") is not None
+    return DeviceRandomness(seeds, device) if on_gpu else HostRandomness(seeds, device)
 
 
 def _set(module: nn.Module, name: str, value: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Run folders: the files of a run, its settings, and the states that it resumes from."""
+"""Run folders: the files of a run, its settings, and the state from which it resumes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows h
 
 
 class _Inside:
-    """The path of a file or folder inside a run folder."""
+    """Descriptor for the path of a file or folder inside a run folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class _Inside:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run."""
+    """The folder of a run, and the paths of its files."""
 
     path: Path
 
@@ -68,17 +68,17 @@ class RunFolder:
             records = [json.loads(line) for line in self.history.read_text().splitlines()]
         except (OSError, ValueError) as error:
             raise BadInput(f"{self.history} cannot be read: {error}") from error
-        if not records or not all(isinstance(one, dict) and "seconds" in one for one in records):
-            raise BadInput(f"{self.history} has no record of any epoch")
+        if not records or not all(isinstance(r, dict) and "seconds" in r for r in records):
+            raise BadInput(f"{self.history} must have a record of every epoch, and has none")
         return records
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
-        """Write the record of every epoch."""
+        """Write the record of every epoch, replacing the file."""
         write_atomically(self.history, "".join(json.dumps(record) + "\n" for record in records))
 
     def begin(self, settings: dict[str, Any]) -> None:
-        """Create the folder; if it exists, check that it holds a run of the same settings."""
-        # through JSON, so that the settings compare equal to those that were written
+        """Create the folder; if it exists, raise `BadInput` unless its settings are the same."""
+        # converted to JSON and back, so that tuples compare equal to the lists of the file
         settings = json.loads(json.dumps({"schema": SCHEMA, **settings}))
         make_folder(self.path)
         if not self.recipe.exists():
@@ -101,10 +101,10 @@ class RunFolder:
                 f"{self.path} holds a run with other settings ({'; '.join(changed[:3])}): "
                 "choose another folder or remove it"
             )
-        # an unfinished run that resumes with another precision of products records it
-        done, now = before.get("products"), settings.get("products")
-        if done and now and not self.weights.exists() and done.split(", then ")[-1] != now:
-            write_json(self.recipe, {**before, "products": f"{done}, then {now}"})
+        # an unfinished run that resumes with another precision of matrix products records both
+        past, now = before.get("products"), settings.get("products")
+        if past and now and not self.weights.exists() and past.split(", then ")[-1] != now:
+            write_json(self.recipe, {**before, "products": f"{past}, then {now}"})
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -125,53 +125,58 @@ class RunFolder:
 def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Return the key, the old and the new value of all settings that differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        found = []
+        changed = []
         for key in sorted(old.keys() | new.keys()):
-            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        return found
+            changed += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return changed
     return [] if old == new else [(path, old, new)]
 
 
 @dataclass
 class Progress:
-    """How far a run has come, apart from the state of its engine."""
+    """The progress of a run: everything that it resumes from, except the state of its engine."""
 
     step: int = 0
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)  #: of the terms, over the current epoch
     history: list[dict[str, Any]] = field(default_factory=list)  #: a record for every epoch
-    failed: str | None = None  #: why and at which step the model is no longer finite
-    stopped: bool = False  #: its patience has run out, and it trains on only with the others
+    failed: str | None = None  #: the value that was not finite, and the step
+    stopped: bool = False  #: patience has run out; the stack still trains the model
     best: dict[str, Tensor] = field(default_factory=dict)  #: weights of the best epoch, if kept
 
 
 def save_states(folders: Sequence[RunFolder], progress: Sequence[Progress], engine: Engine) -> None:
-    """Write the state of each model that has a folder; from it, it can resume alone or with others.
+    """Write the state of each model into its folder, if there are folders.
 
-    A model that has failed keeps its last state.
+    From its state, a model resumes alone or with others. A failed model keeps its last state.
     """
-    for place, (folder, one) in enumerate(zip(folders, progress, strict=False)):
-        if not one.failed:
-            plain = dict(vars(one))
+    for place, (folder, done) in enumerate(zip(folders, progress, strict=False)):
+        if not done.failed:
+            plain = dict(vars(done))
             best = {f"{_BEST}{name}": value for name, value in plain.pop("best").items()}
             metadata = {"progress": json.dumps(plain)}
             write_tensors(folder.state, engine.state(place) | best, metadata)
 
 
 def restore_states(folders: Sequence[RunFolder], engine: Engine) -> list[Progress]:
-    """Restore the state of every model, and return how far each has come."""
+    """Restore the state of every model in the engine, and return the progress of each."""
     paths = [folder.state for folder in folders]
     states = [_read(path) for path in paths]
-    progress = [one for one, _ in states]
-    if len({one.step for one in progress}) > 1:
+    progress = [done for done, _ in states]
+    if len({done.step for done in progress}) > 1:
         raise BadInput("the runs of this stack are at different steps: resume each by itself")
     for place, (path, (_, tensors)) in enumerate(zip(paths, states, strict=True)):
         shapes = {name: value.shape for name, value in tensors.items()}
         expected = {name: value.shape for name, value in engine.state(place).items()}
         if shapes.get("rng") != expected["rng"]:
-            raise BadInput(f"{path} was saved on another kind of device: resume it there")
+            raise BadInput(
+                f"{path} was saved on another kind of device (CPU or GPU): resume it on that kind"
+            )
         if any(shapes.get(name) != shape for name, shape in expected.items()):
-            raise BadInput(f"{path} is the state of a model with other networks")
+            raise BadInput(
+                f"{path} is the state of a model with other networks: use the networks of the run, "
+                "or another folder"
+            )
         engine.restore(place, tensors)
     return progress
 
@@ -187,7 +192,10 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
             progress = Progress(**json.loads(file.metadata()["progress"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} is not a state that this version can resume: {error}") from error
+        raise BadInput(
+            f"{path} is not a state that this version can resume ({error}): remove it to train "
+            "from the start"
+        ) from error
     for name in [name for name in tensors if name.startswith(_BEST)]:
         progress.best[name.removeprefix(_BEST)] = tensors.pop(name)
     return progress, tensors

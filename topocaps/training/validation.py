@@ -10,8 +10,8 @@ import torch
 from topocaps.data.sequences import SequenceSet
 from topocaps.models.base import GenerativeModel
 
-VALIDATION = "validation_elbo"  # in the record of an epoch
-_SEED = 0  # of the noise, the same for every model and epoch
+VALIDATION = "validation_elbo"  # key in the record of an epoch
+_SEED = 0  # seed of the noise, the same for every model and epoch
 
 
 @torch.no_grad()
@@ -25,11 +25,12 @@ def validation_bound(model: GenerativeModel, sequences: SequenceSet, batch: int)
     was_training = model.training
     model.eval()
     bounds = []
-    for one in sequences.batches(batch):
+    for shown in sequences.batches(batch):
+        x, mask = shown.x, shown.mask
         evidence = model.evidence(
-            one.x, lambda like: torch.randn(like.shape, generator=generator).to(like), one.mask
+            x, lambda like: torch.randn(like.shape, generator=generator).to(like), mask
         )
-        elbo = evidence.elbo if one.mask is None else evidence.elbo[one.mask]
+        elbo = evidence.elbo if mask is None else evidence.elbo[mask]
         bounds.append(elbo.flatten().cpu())
     model.train(was_training)
     return torch.cat(bounds).double().mean().item()

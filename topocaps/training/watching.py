@@ -19,7 +19,7 @@ KL_WEIGHT = "kl_weight"  # at the first step of an epoch, if it was not 1
 
 
 class Watcher(Protocol):
-    """Is called at the start of a training run, after every step and epoch, and at the end.
+    """An object that training calls at its start, after every step and epoch, and at its end.
 
     ``terms`` and ``record`` map names to numbers. Their key ``summary`` holds the line to print.
     """
@@ -31,25 +31,25 @@ class Watcher(Protocol):
 
 
 class Logger(Protocol):
-    """Writes the numbers of one run after every epoch."""
+    """An object that writes the numbers of one run after every epoch."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
     def finish(self) -> None: ...
 
 
-#: Each is called with the folder of every run that has one, and returns a logger or ``None``.
-#: ``import topocaps`` adds TensorBoard's.
+#: Functions that return a logger, or ``None``, for the folder of a run. ``import topocaps`` adds
+#: that of TensorBoard.
 LOGGERS: list[Callable[[RunFolder], Logger | None]] = []
 
 
 def loggers(folder: RunFolder) -> list[Logger]:
     """Return the loggers of a run."""
-    made = [make(folder) for make in LOGGERS]
-    return [logger for logger in made if logger is not None]
+    candidates = [make(folder) for make in LOGGERS]
+    return [logger for logger in candidates if logger is not None]
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in the record of an epoch, except for the step that they belong to."""
+    """Return the numbers in the record of an epoch, except the step."""
     return {
         name: value
         for name, value in record.items()
@@ -96,9 +96,11 @@ class Bar:
 
 
 class Lines:
-    """Prints a line after an epoch, at most one in ``seconds``, and one after the last epoch.
+    """A watcher that prints lines after epochs, and always after the last.
 
-    In epochs longer than ``patience`` seconds it also prints lines of steps.
+    Args:
+        seconds: shortest time between two lines.
+        patience: seconds without a line after which a line is printed within an epoch.
     """
 
     def __init__(
@@ -120,11 +122,11 @@ class Lines:
         if step == self._steps or time.monotonic() - self._last >= self._seconds:
             self._print(f"epoch {record['epoch']}", step, record)
 
-    def _print(self, what: str, step: int, terms: dict[str, Any]) -> None:
+    def _print(self, position: str, step: int, terms: dict[str, Any]) -> None:
         self._last = time.monotonic()
         left = (self._last - self._began) / (step - self._first) * (self._steps - step)
         self._console.print(
-            f"{self._label}  {what}  {terms[SUMMARY]}  {left:.0f} s left",
+            f"{self._label}  {position}  {terms[SUMMARY]}  {left:.0f} s left",
             highlight=False,
             soft_wrap=True,
         )
@@ -133,7 +135,7 @@ class Lines:
 
 
 def summarise(model: GenerativeModel, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a ``summary`` to a record: the model's own, the validation bound, the diagnosis."""
+    """Return the record with a ``summary``: that of the model, and what training adds to it."""
     validation = f", validation elbo {record[VALIDATION]:.2f}" if VALIDATION in record else ""
     if KL_WEIGHT in record:
         validation += f" (the objective has KL weight {record[KL_WEIGHT]:.2f}: no bound)"
@@ -142,6 +144,6 @@ def summarise(model: GenerativeModel, record: Mapping[str, Any]) -> dict[str, An
 
 
 def on_terminal(label: str) -> Watcher:
-    """Return a progress bar on a terminal, and lines if output goes to a file."""
+    """Return a progress bar if standard error is a terminal, else a watcher that prints lines."""
     console = Console(file=sys.stderr, markup=False)
     return Bar(label, console) if console.is_terminal else Lines(label, console)

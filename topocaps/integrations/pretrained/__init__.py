@@ -12,12 +12,12 @@ FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The names of the models."""
+    """Return the names of the models."""
     return sorted(path.parent.name for path in FOLDER.glob(f"*/{CONFIG}"))
 
 
 def pretrained(name: str) -> GenerativeModel:
-    """Load a model by name. Its README.md says how it was trained and how well it does."""
+    """Load a model by name. Its README.md states how it was trained, and its metrics."""
     if name not in names():
-        raise BadInput(f"there is no trained model {name!r}; there are {', '.join(names())}")
+        raise BadInput(f"there is no trained model {name!r}: choose from {', '.join(names())}")
     return from_pretrained(FOLDER / name)

@@ -1,8 +1,8 @@
 """Train a model that ships with the package: ``python -m topocaps.integrations.pretrained NAME``.
 
-The command trains the model's recipe into runs/trained-NAME; stopped, it goes on when it is run
-again. It rounds the weights to float16, measures the rounded model, and writes it with its card
-into the package.
+The command trains the model's recipe into runs/trained-NAME; run again, it resumes an unfinished
+run. It rounds the weights to float16, evaluates the rounded model, and writes it with its card into
+the package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topocaps.study.evaluation.base import EVALUATION_SEED
 from topocaps.study.evaluation.topographic import traversal_options
 from topocaps.study.runs import Job, run_job
 
-#: name: the recipe, and the settings that are changed
+#: The recipe of each model, and the changes of its settings.
 MADE = {"sprites": ("sprites/tvae", ("hidden=200,150", "training.epochs=30"))}
 
 TEXT = """\
@@ -35,9 +35,9 @@ OMP_NUM_THREADS=1 python -m topocaps.integrations.pretrained {name}
 
 
 def make(name: str) -> Path:
-    """Train a model, unless its run is finished, and write it; return its folder."""
+    """Train a model unless its run is finished, write it, and return its folder."""
     if name not in MADE:
-        raise BadInput(f"what can be made is {', '.join(MADE)}, not {name!r}")
+        raise BadInput(f"no command makes {name!r}: choose from {', '.join(MADE)}")
     recipe, changes = MADE[name]
     job = Job(find(recipe).change(changes), Path("runs") / f"trained-{name}")
     run = run_job(job, "cpu", print)
@@ -46,13 +46,13 @@ def make(name: str) -> Path:
     splits = run.recipe.data.load()
     held_out = splits.held_out.balanced(splits.each, EVALUATION_SEED)
     options = asdict(traversal_options(run.recipe))
-    found = evaluate(model, held_out, seed=EVALUATION_SEED, **options)
-    gains = found["traversal"]["by_factor"].items()
+    measured = evaluate(model, held_out, seed=EVALUATION_SEED, **options)
+    gains = measured["traversal"]["by_factor"].items()
     metrics = {f"gain {factor}": gain for factor, gain in gains if gain is not None}
-    metrics |= {key: found[key] for key in ("traversal_gain", "equivariance_error", "log_px")}
+    metrics |= {key: measured[key] for key in ("traversal_gain", "equivariance_error", "log_px")}
     text = TEXT.format(
         name=name, recipe=recipe, changes=" and ".join(changes), split=splits.name,
-        seconds=run.metrics["seconds"], sequences=found["sequences"],
+        seconds=run.metrics["seconds"], sequences=measured["sequences"],
     )  # fmt: skip
     about = About(text, f"A small {recipe}", license="mit", metrics=metrics)
     repo_id = f"topocaps/integrations/pretrained/{name}"

@@ -75,7 +75,10 @@ class AutogradUpdate(Update):
 
     @torch.no_grad()
     def _clip(self, clips: Tensor) -> Tensor:
-        """Clip the gradients in place, and return which members are to be updated."""
+        """Clip the gradients in place, and return which members had a finite gradient.
+
+        Gradients that are not finite become zero.
+        """
         gradients = []
         for parameter in self.parameters.values():
             if parameter.grad is not None:

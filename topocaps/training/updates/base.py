@@ -1,11 +1,11 @@
-"""The interface of an update, and the functions that all updates share."""
+"""The base class of updates, and the functions that they share."""
 
 from __future__ import annotations
 
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,12 @@ from topocaps.models.networks import lead
 from topocaps.training.settings import Training
 from topocaps.training.stack import Stack
 
-NEGLIGIBLE = 1e-5  # length of a gradient, relative to the longest of any parameter
+NEGLIGIBLE = 1e-5  # norm of a gradient, relative to the largest of any parameter
 TINY = 1e-30
 
 
 class MeanTerms(nn.Module):
-    """Means of a model's terms and, last, of its objective, over the frames that are present.
+    """Means of a model's terms, and of its objective as the last, over present frames.
 
     Args:
         kl_weight: scalar that multiplies the KL terms in the objective; by default 1.
@@ -53,17 +53,15 @@ class MeanTerms(nn.Module):
     def mapped(self, x: Tensor, *noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map ``forward`` over the members of a stack whose layers have no axis for members."""
         tensors = {
-            name: value
-            for of in (self.named_parameters, self.named_buffers)
-            for name, value in of(remove_duplicate=False)
+            **dict(self.named_parameters(remove_duplicate=False)),
+            **dict(self.named_buffers(remove_duplicate=False)),
         }
-
         masks = {} if mask is None else {"mask": mask}
 
-        def of_member(own: dict[str, Tensor], masks: dict[str, Tensor], *inputs: Tensor) -> Any:
-            return torch.func.functional_call(self, own, inputs, masks)
+        def of_member(tensors: dict[str, Tensor], masks: dict[str, Tensor], *inputs: Tensor) -> Any:
+            return torch.func.functional_call(self, tensors, inputs, masks)
 
-        with sdpa_kernel(SDPBackend.MATH):  # vmap supports the backward pass of no other kernel
+        with sdpa_kernel(SDPBackend.MATH):  # the only kernel with a backward pass under vmap
             terms: Tensor = torch.func.vmap(of_member)(tensors, masks, x, *noise)
         return terms
 
@@ -109,15 +107,15 @@ class Update(ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Update the parameters and return the terms: (members, terms).
 
-        If gradients are clipped, also return which members were updated. A member whose gradient
-        is not finite is not updated.
+        If gradients are clipped, also return whether the gradient of each clipped member was
+        finite. One that was not counts as zero, so that only momentum moves the parameters.
         """
 
     @abstractmethod
     def gradients(
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        """Return what a step would compute its update from, with members on the first axis."""
+        """Return the tensors that decide a step's update, with members on the first axis."""
 
     @abstractmethod
     def compile(self, on: bool = True) -> None:
@@ -137,7 +135,7 @@ class Update(ABC):
         """Return the optimiser's state of a parameter."""
 
     def moment(self, name: str, key: str) -> Tensor:
-        """Return one tensor of that state, zero before the first step."""
+        """Return one tensor of the optimiser's state, which is zero before the first step."""
         return self.moments(name)[key]
 
     @abstractmethod
@@ -146,15 +144,15 @@ class Update(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Recompute what was derived from the parameters, after they were set from outside."""
+        """Recompute copies of the parameters, after a caller has set the parameters."""
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function for fixed shapes.
+    """Return the compiled function, for fixed shapes.
 
-    A process may train many kinds of models, so the limit on recompilations is raised. PyTorch
-    2.11 pads rows inside compiled code and then reads stale values in the backward pass of layers
-    with 2352 outputs, so padding is off.
+    A process may train many kinds of models, so the limit on recompilations is raised. Padding is
+    off, because PyTorch 2.11 pads rows inside compiled code and then reads stale values in the
+    backward pass of layers with 2352 outputs.
     """
     dynamo: Any = torch._dynamo
     dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 256)
@@ -162,17 +160,18 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def max_relative_difference(
-    some: Sequence[Tensor], others: Sequence[Tensor], members: int
+    gradients: Sequence[Tensor], expected: Sequence[Tensor], members: int
 ) -> float:
-    """Return the largest difference of two gradients, relative to the second.
+    """Return the largest norm of a difference, relative to the norm of what was expected.
 
     It is the largest over parameters and members; members are on the first axis of the tensors.
     """
-    norms = [
-        [part.float().reshape(members, -1).norm(dim=1) for part in (a - b, b)]
-        for a, b in zip(some, others, strict=True)
-    ]
-    difference, norm = (torch.stack(column) for column in zip(*norms, strict=True))
+
+    def norms(tensors: Iterable[Tensor]) -> Tensor:
+        return torch.stack([t.float().reshape(members, -1).norm(dim=1) for t in tensors])
+
+    difference = norms(a - b for a, b in zip(gradients, expected, strict=True))
+    norm = norms(expected)
     least = (NEGLIGIBLE * norm.amax(0)).clamp_min(TINY)  # smaller gradients are rounding errors
     return (difference / torch.maximum(norm, least)).nan_to_num(math.inf).max().item()
 
@@ -190,7 +189,7 @@ def run_concurrently(
 ) -> None:
     """Run the tasks on these CUDA streams, or one after the other if there are none.
 
-    Small kernels do not fill a GPU one at a time.
+    A single small kernel does not fill a GPU.
     """
     if not streams:
         for task in tasks:
@@ -221,6 +220,6 @@ def clip_factor(squares: Tensor, clips: Tensor) -> Tensor:
 
 
 def scale_gradient(gradient: Tensor, factor: Tensor) -> Tensor:
-    """Multiply by each member's factor; a factor of 0 gives 0 whatever the gradient."""
+    """Return each member's gradient times its factor; a factor of 0 gives 0, even for NaN."""
     factor = lead(factor if len(factor) > 1 else factor[0], gradient)
     return torch.where(factor > 0, factor * gradient, 0.0)

@@ -1,4 +1,4 @@
-"""The update that never writes a weight's gradient: it uses the gradient where it is multiplied."""
+"""The update that computes the gradient of a weight and applies it in one pass."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from topocaps.training.updates.layers import (
     rows_of_layers,
 )
 
-CACHED = 2**19  # numbers of a weight that a CPU updates at once
-MIN_ROWS = 64  # rows of a weight that a CPU updates at once: fewer make slow products
-NORMS = (Norm.NONE, Norm.WEIGHT)  # a projection of rows needs the whole gradient of a row
+CACHED = 2**19  # most entries of a weight that a CPU updates at once
+MIN_ROWS = 64  # fewest rows of a weight that a CPU updates at once: fewer make slow products
+NORMS = (Norm.NONE, Norm.WEIGHT)  # supported norms: a projection needs the whole gradient of a row
 
 
 class FusedUpdate(Update):
@@ -55,7 +55,7 @@ class FusedUpdate(Update):
         self.layers = replace_linear_layers(self.means.model, len(stack))
         self._moments: dict[str, dict[str, Tensor]] = {}
         rows = rows_of_layers(stack.members[0], training.batch, stack.frames)
-        assert rows is not None  # of models that this update suits
+        assert rows is not None  # `suits` has checked it
         for layer in self.layers:
             self._moments |= layer.make_moments(self.rule.MOMENTS)
             layer.expect(rows[next(iter(layer.linears))])
@@ -69,7 +69,7 @@ class FusedUpdate(Update):
             values, *moments = (part.view(parameter.shape) for part in parts)
             parameter.data = values.copy_(parameter.data)
             self._moments[name] = dict(zip(self.rule.MOMENTS, moments, strict=True))
-        # twice: a layer of two encoders has two models for each member
+        # twice the members, because a layer of two encoders has two models for each member
         self.rates, self._lr = torch.zeros(2 * len(stack), device=device), 0.0
         #: factor of each member's learning rate, so that one stack can search over rates
         self.relative_rates = torch.ones(2, len(stack), device=device)
@@ -81,12 +81,12 @@ class FusedUpdate(Update):
 
     @staticmethod
     def suits(stack: Stack, training: Training) -> bool:
-        """Whether this update can train the stack.
+        """Return whether this update can train the stack.
 
-        It needs products in bf16 and linear layers alone, each called once. All parameters are
-        trained, at one rate, and none is shared. The model has no projection of its own, and its
-        layers accept the axis of the members if there are several. It suits `Sgd` and `Adam`, and
-        on a CPU `Sgd` alone, since PyTorch's own Adam is faster there.
+        Matrix products must be in bf16, and all layers linear and called once. All parameters must
+        be trained, at one learning rate, and none shared. The model must have no projection of its
+        own, and its layers must accept the axis of several members. The optimiser must be `Sgd` or
+        `Adam`; on a CPU `Sgd`, because PyTorch's Adam is faster there.
         """
         model = stack.model
         device = next(model.parameters()).device
@@ -118,7 +118,7 @@ class FusedUpdate(Update):
         self, sequences: SequenceSet, uniform: Tensor, noise: Sequence[Tensor]
     ) -> list[Tensor]:
         _, gradients = self._backward(sequences, uniform, noise)
-        radial = [one.coefficient for one in gradients.corrections if one is not None]
+        radial = [c.coefficient for c in gradients.corrections if c is not None]
         factors = (*gradients.inputs, *gradients.outputs, *radial)
         parts = [part for factor in factors for part in factor.split(len(self.stack))]
         return [*parts, *gradients.rest]
@@ -132,9 +132,9 @@ class FusedUpdate(Update):
             loss = -terms[:, -1].sum()
             probes = [layer.output_probe for layer in self.layers]
             radial_probes = [layer.radial_probe for layer in self.layers if layer.lengths]
-            wanted = [*probes, *radial_probes, *self.rest.values()]
+            inputs_of_loss = [*probes, *radial_probes, *self.rest.values()]
             # materialize_grads: the gradient of an unused parameter is 0
-            gradients = torch.autograd.grad(loss, wanted, materialize_grads=True)
+            gradients = torch.autograd.grad(loss, inputs_of_loss, materialize_grads=True)
         outputs, others = gradients[: len(probes)], iter(gradients[len(probes) :])
         corrections = [
             RadialCorrection(next(others), layer.squares) if layer.lengths else None
@@ -176,17 +176,17 @@ class FusedUpdate(Update):
 
     @torch.no_grad()
     def _clip_factors(self, clips: Tensor, gradients: Gradients) -> Tensor:
-        """Return the factor of each member's gradient; only clipped members are measured."""
+        """Return the factor of each member's gradient, which is 1 for members without a clip."""
         members, clipped = len(self.stack), self.clipped
         squares = [clips] * (len(self.layers) + 1)
 
         def measure_layer(n: int) -> None:
             factors = (gradients.inputs[n].split(members), gradients.outputs[n].split(members))
             parts = [self._square(x[clipped], dy[clipped]) for x, dy in zip(*factors, strict=True)]
-            found = torch.stack(parts)
+            square = torch.stack(parts)
             if (correction := gradients.corrections[n]) is not None:
-                found = found - self._radial_square(*correction).view(-1, members)[:, clipped]
-            squares[n] = found.sum(0).clamp_min(0)
+                square = square - self._radial_square(*correction).view(-1, members)[:, clipped]
+            squares[n] = square.sum(0).clamp_min(0)
 
         def measure_rest() -> None:
             rest = torch.cat([g.reshape(members, -1)[clipped] for g in gradients.rest], 1)
@@ -241,7 +241,7 @@ class Gradients(NamedTuple):
 
 
 class RadialCorrection(NamedTuple):
-    """What the gradient of directions v (Eq. 15) subtracts: ``coefficient`` times v.
+    """Correction of the gradient of directions v (Eq. 15): subtract ``coefficient`` times v.
 
     An update of the directions also writes ``squares``.
     """
@@ -256,7 +256,7 @@ def squared_norm(x: Tensor, dy: Tensor) -> Tensor:
 
 
 def radial_squared_norm(coefficient: Tensor, squares: Tensor) -> Tensor:
-    """Return what a radial correction subtracts from |dyᵀ x|² of every model."""
+    """Return what a radial correction subtracts from the squared norm |dyᵀ x|² of every model."""
     return (coefficient.square() * squares.sum(1)).sum(1)
 
 
@@ -268,12 +268,13 @@ def update_weight(
 ) -> None:  # fmt: skip
     """Update a weight from the two factors of its gradient dyᵀ x, in place.
 
-    A GPU runs one kernel. A CPU updates as many rows at a time as its cache holds, and rounds the
-    gradient to the type of its factors: bf16, as autocast does. The kernel does not round it.
+    A GPU runs one kernel, which does not round the gradient. A CPU updates as many rows at a time
+    as its cache holds, and rounds the gradient to the type of its factors, bf16, as autocast does.
 
     Args:
         size, spread: step sizes, as ``Sgd.step_size`` returns them.
-        factors: factor of each model's gradient, which clips it.
+        factors: factor that clips each model's gradient.
+        correction: correction of the gradient of normalised weights.
     """
     if weight.device.type == "cuda":
         from topocaps.training import kernels  # needs a GPU and Triton

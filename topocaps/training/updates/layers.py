@@ -16,11 +16,11 @@ from topocaps.models.base import GenerativeModel
 from topocaps.models.evidence import Posterior
 from topocaps.models.networks import GaussianEncoder, Linear, Norm
 
-PART = 64  # inputs of a row: the fewest that a program of the kernel updates
+PART = 64  # fewest inputs of a row that a program of the kernel updates
 
 
 def replace_linear_layers(model: GenerativeModel, members: int) -> list[FactoredLinear]:
-    """Replace the linear layers of a model by factored ones, and return these."""
+    """Replace the linear layers of a model by factored ones, and return the factored ones."""
     if isinstance(model, TopographicVAE) and _calls_both_encoders(model):
         z, u = model.z_given_x, model.u_given_x
         if (
@@ -44,16 +44,19 @@ def replace_linear_layers(model: GenerativeModel, members: int) -> list[Factored
 
 
 def _calls_both_encoders(model: TopographicVAE) -> bool:
-    """Whether the model calls its encoders as `TopographicVAE` does: together, and nowhere else."""
+    """Return whether the model calls both encoders together and nowhere else.
+
+    `TopographicVAE` does so; a subclass may override the methods that call them.
+    """
     methods = ("posterior", "_posterior", "evidence")
     return all(getattr(type(model), m, None) is getattr(TopographicVAE, m) for m in methods)
 
 
 def rows_of_layers(model: GenerativeModel, batch: int, frames: int) -> dict[str, int] | None:
-    """Return how many rows each linear layer multiplies in a step, by the name of the layer.
+    """Return the number of rows that each linear layer multiplies in a step, by the layer's name.
 
-    The step is run with tensors that hold no values. The result is None unless it calls each layer
-    once: a layer that is called twice, or never, has no single pair of factors.
+    The step runs with tensors that hold no values. Return None unless it calls each layer once: a
+    layer that is called twice, or never, has no single pair of factors.
     """
     if model.frame_shape is None:
         return None
@@ -80,12 +83,12 @@ class FactoredLinear(nn.Module):
     The layer multiplies with a bf16 copy of the weights, and keeps its input. The copy and the
     input are padded with zeros to multiples of 16, which tensor cores and wide loads need. The
     parameters of the original layers become views of ``matrix``. If weights are normalised
-    (Eq. 15), ``matrix`` holds the directions, and the outputs are scaled by g / |v|; so an update
-    of a part of a row does not need the rest of the row.
+    (Eq. 15), ``matrix`` holds the directions v, and the outputs are scaled by g / |v|. An update of
+    a part of a row then does not need the rest of the row.
 
     Args:
-        linears: the layers, by name. With two, the product has two models for each member.
-        beside: both layers have the same inputs, and the product has twice the outputs instead.
+        linears: one or two layers, by name. Two layers are two models for each member.
+        beside: whether two layers with the same inputs are joined along their outputs instead.
     """
 
     weight_bf16: Tensor
@@ -94,25 +97,25 @@ class FactoredLinear(nn.Module):
     def __init__(self, linears: Mapping[str, Linear], members: int, beside: bool = False) -> None:
         super().__init__()
         self.linears = dict(linears)
-        self.axis = 1 if beside else 0  # of outputs, or of models
+        self.axis = 1 if beside else 0  # axis of outputs, or of models
         matrices = [_matrix(linear)[1] for linear in linears.values()]
         self.matrix = aligned(self._join([_with_models(m.data, 3) for m in matrices]))
         self.models, self.outputs, self.inputs = self.matrix.shape
         for matrix, part in zip(matrices, self._parts(self.matrix), strict=True):
             matrix.data = part
         self.biases = [linear.bias for linear in linears.values()]
-        self.lengths = [one.length for one in linears.values() if one.norm is Norm.WEIGHT]
+        self.lengths = [lin.length for lin in linears.values() if lin.norm is Norm.WEIGHT]
         self.padded_outputs, self.padded_inputs = padded(self.outputs), padded(self.inputs)
         self.output_probe = self.radial_probe = torch.empty(0, 0)
-        coarse = self.matrix.new_empty(self.models, self.padded_outputs, self.padded_inputs)
-        self.register_buffer("weight_bf16", coarse.bfloat16(), persistent=False)
+        empty = self.matrix.new_empty(self.models, self.padded_outputs, self.padded_inputs)
+        self.register_buffer("weight_bf16", empty.bfloat16(), persistent=False)
         if self.lengths:
             squares = self.matrix.new_empty(self.models, -(-self.inputs // PART), self.outputs)
             self.register_buffer("squares", squares, persistent=False)
         self.refresh()
 
     def make_moments(self, keys: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-        """Allocate moments, and return those of each layer by the name of its weight."""
+        """Allocate the optimiser's moments, and return them by the name of each layer's weight."""
         self.moments = [aligned(torch.zeros_like(self.matrix)) for _ in keys]
         parts = zip(*(self._parts(moment) for moment in self.moments), strict=True)
         return {
@@ -162,7 +165,7 @@ class FactoredLinear(nn.Module):
 
 
 class PairedEncoder(nn.Module):
-    """The encoders of z and u as one, which runs half as many kernels and reads frames once."""
+    """The encoders of z and u as one module, with half the kernels and one read of the frames."""
 
     def __init__(self, z: GaussianEncoder, u: GaussianEncoder, members: int) -> None:
         super().__init__()
@@ -179,7 +182,7 @@ class PairedEncoder(nn.Module):
 
     @staticmethod
     def suits(z: nn.Module | None, u: nn.Module | None) -> bool:
-        """Whether both encoders have the same layers: linear ones, and others without state."""
+        """Return whether both encoders have the same layers, and only linear ones have a state."""
         layers = []
         for encoder in (z, u):
             if type(encoder) is not GaussianEncoder:
@@ -207,7 +210,7 @@ class PairedEncoder(nn.Module):
 
 
 class SplitNetworks(nn.Module):
-    """Makes two networks that are side by side on the last axis twice the models."""
+    """Moves the outputs of two networks from halves of the last axis to halves of the models."""
 
     def forward(self, y: Tensor) -> Tensor:
         return torch.cat(y.chunk(2, -1))
@@ -285,7 +288,7 @@ class _PaddedReLU(torch.autograd.Function):
 
 
 def aligned(matrix: Tensor) -> Tensor:
-    """Return a copy whose rows begin at multiples of 64 bytes, with zeros between them."""
+    """Return a copy whose rows begin at multiples of 64 bytes, padded with zeros."""
     width = matrix.shape[-1]
     return matrix.new_zeros(*matrix.shape[:-1], padded(width))[..., :width].copy_(matrix)
 
