@@ -176,7 +176,7 @@ def test_dsprites_own_file_is_read_where_it_is_given(tmp_path, monkeypatch):
     np.savez_compressed(archive, imgs=images[:5])
     with pytest.raises(BadInput, match=r"dsprites_64x64.npz is not the dSprites file: imgs has"):
         sprite_images.read_subset(archive)
-    with pytest.raises(BadInput, match="dSprites has a resolution of 64, not 32"):
+    with pytest.raises(BadInput, match="dSprites has resolution 64 and speeds 1 and 2, not 32"):
         sprites(32, archive)
 
 

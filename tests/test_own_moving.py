@@ -88,9 +88,9 @@ def test_pictures_that_move_are_sequences_like_any_other(tmp_path):
 @pytest.mark.parametrize(
     "images, name, sentence",
     [
-        (blob()[None], "spin", "one or some of rotation, scale, shift_x, shift_y, hue, not 'spin'"),
+        (blob()[None], "spin", "several of rotation, scale, shift_x, shift_y, hue, not 'spin'"),
         (COLOUR, "scale", "too many axes"),
-        (8 * blob()[None], "scale", r"must lie in \[0, 1\]"),
+        (8 * blob()[None], "scale", r"must be in \[0, 1\]"),
         (read(COLOUR), "scale", "these are sequences already"),
     ],
 )

@@ -250,9 +250,9 @@ def test_pixels_on_the_horizon_are_black():
 
 
 def test_perspective_has_a_centre_of_its_own(digits):
-    with pytest.raises(tc.BadInput, match="the perspective motion has a centre of its own"):
+    with pytest.raises(tc.BadInput, match="the centre of the perspective motion is fixed"):
         TransformedImages(digits, MOTIONS["perspective"], centre=14)
-    with pytest.raises(tc.BadInput, match="the perspective motion has a centre of its own"):
+    with pytest.raises(tc.BadInput, match="the centre of the perspective motion is fixed"):
         Mnist(motion="perspective", centre=14)
 
 
