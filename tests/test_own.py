@@ -77,7 +77,7 @@ def test_one_video_and_one_folder_are_cut_into_windows(tmp_path):
     np.save(tmp_path / "film.npy", film)
     for source in (tmp_path / "film.mkv", folder):
         assert torch.equal(shown(read(source, frames=S)), as_shown(COLOUR))
-    with pytest.raises(tc.BadInput, match="one sequence in colour or sequences in grey: say layo"):
+    with pytest.raises(tc.BadInput, match="one sequence in colour or several in grey: say layout"):
         read(tmp_path / "film.npy", frames=S)
     assert torch.equal(shown(read(tmp_path / "film.npy", layout="thwc", frames=S)),
                        as_shown(COLOUR))  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_layout_names_axes_in_any_order(layout, order):
 def test_what_is_doubtful_is_said():
     said = []
     read(np.zeros((4, 8, 8)), say=said.append)
-    assert "axes are taken as NTD" in said[0] and "layout='THW'" in said[1]
+    assert "axes NTD" in said[0] and "layout='THW'" in said[1]
     assert read(np.zeros((40, 8, 8)), layout="THW", frames=8).summary["frame_shape"] == [1, 8, 8]
 
 
@@ -292,12 +292,12 @@ MISTAKES = {
     "which are channels": (lambda _: pictures(side=3), {}, r"say layout='NTCHW' or layout='NTHWC'"),
     "unknown layout": (lambda _: COLOUR, {"layout": "NTXYC"}, "layout must name axes, such as"),
     "another layout": (lambda _: COLOUR, {"layout": "NTHW"}, "and the layout NTHW has 4 axes"),
-    "stride alone": (lambda _: COLOUR, {"stride": 2}, "say how many frames= it has too"),
+    "stride alone": (lambda _: COLOUR, {"stride": 2}, "say how many frames= a window has"),
     "no frames asked for": (lambda _: COLOUR, {"frames": 0}, "frames must be a whole number of at"),
     "three sides": (lambda _: COLOUR, {"size": (1, 2, 3)}, r"a side or \(height, width\), not"),
     "size of vectors": (lambda _: np.zeros((2, 3, 4)), {"size": 8}, "vectors have neither colour"),
     "colour of two": (lambda _: np.zeros((2, 3, 2, 8, 8)), {"layout": "chw", "grey": True},
-                      "2 channels are neither grey nor colour"),
+                      "2 channels are neither grey nor coloured"),
     "item without frames": (lambda _: Items([{"x": COLOUR[0]}]), {}, "item 0 .* is of type dict"),
     "items that fail": (lambda _: Items({1: COLOUR[0]}), {}, "item 0 of the data set cannot be"),
     "bytes and numbers": (lambda _: [COLOUR[0], COLOUR[1] / 255], {}, "uint8 and item 1 .* float"),
@@ -337,14 +337,14 @@ def test_what_is_not_finite_or_too_short_is_skipped_and_listed(tmp_path):
     assert own.summary["skipped"] == [f"{tmp_path}/b.npy (too short)"] and len(own.sequences) == 1
     (tmp_path / "a.npy").write_text("")
     (tmp_path / "b.npy").write_text("")
-    with pytest.raises(tc.BadInput, match=r"nothing can be read, neither .*a\.npy"):
+    with pytest.raises(tc.BadInput, match=r"none of the clips can be read, such as .*a\.npy"):
         read(tmp_path, skip_bad=True)
 
 
 def test_text_beside_frames_is_left_aside(tmp_path):
     (tmp_path / "labels.csv").write_text("1, 2")
     own = read(folder_of_clips(tmp_path))
-    assert own.summary["left_aside"] == ["labels.csv"] and "left aside: labels.csv" in str(own)
+    assert own.summary["left_aside"] == ["labels.csv"] and "ignored: labels.csv" in str(own)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_missing_library_is_named(source, module, extra, tmp_path, monkeypatch
 def test_what_memory_does_not_hold_is_refused_in_time(monkeypatch):
     monkeypatch.setattr("topocaps.data.importing.files.free_memory", lambda device: 10_000)
     monkeypatch.setattr("topocaps.data.importing.read._ROOM_CHECKED_EVERY", 1)
-    with pytest.raises(tc.BadInput, match=r"too much for 0\.0 that are free: .* one \.npy"):
+    with pytest.raises(tc.BadInput, match=r"of which 0\.0 GB are free: .* one \.npy"):
         read(list(COLOUR))
 
 
@@ -391,7 +391,9 @@ def test_one_clip_is_split_in_time_and_no_frame_is_on_both_sides(where):
     train, held_out = (next(s.batches(1000)).x for s in split(own, 0.3))
     assert train.max() < held_out.min() and held_out.max() == np.float32(29 / 30)
     assert (len(train), len(held_out)) == (9, 4)
-    with pytest.raises(tc.BadInput, match="no windows to hold out: give more clips, or take fewer"):
+    with pytest.raises(
+        tc.BadInput, match="no windows to hold out: give more clips, or cut it into"
+    ):
         split(replace(own, sequences=MappedSequences.over(x)) if where == "mapped" else read(x))
     with pytest.raises(tc.BadInput, match="share must be between 0 and 1"):
         split(own, 1.5)

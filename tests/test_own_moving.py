@@ -102,7 +102,7 @@ def test_pictures_that_cannot_move(images, name, sentence):
 def test_pictures_that_are_too_large_are_made_smaller_and_said_to_be():
     own = read(pictures(side=20), at_most=10)
     assert own.summary["frame_shape"] == [3, 10, 10]
-    assert "pictures of 20 x 20 were made that small" in str(own)
+    assert "pictures shrunk from 20 x 20" in str(own)
     assert torch.equal(shown(own), shown(read(pictures(side=20), size=10)))
     wide = np.zeros((2, 3, 12, 30), np.uint8)
     assert read(wide, at_most=6).summary["frame_shape"] == [1, 6, 15]
