@@ -150,7 +150,7 @@ def test_capsules_that_stand_still_have_no_specialisation():
 
 
 def test_what_is_no_table_of_features_is_refused():
-    with pytest.raises(tc.BadInput, match="a probe takes"):
+    with pytest.raises(tc.BadInput, match=r"features and classes must be \(items, features\)"):
         fit_probe(torch.rand(3, 2), torch.zeros(4))
 
 
@@ -176,5 +176,5 @@ def test_digits_are_probed_from_their_own_sequences(monkeypatch):
 
 def test_features_that_are_not_finite_are_refused():
     features = torch.tensor([[0.0], [torch.inf]])
-    with pytest.raises(tc.NonFinite, match="a probe takes finite features"):
+    with pytest.raises(tc.NonFinite, match="a probe needs finite features"):
         fit_probe(features, torch.tensor([0, 1]), whiten=True)
