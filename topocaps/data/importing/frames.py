@@ -67,7 +67,7 @@ class Look:
         if self.grey is None and size is None:
             return x
         if x.ndim < 4:
-            raise BadInput("vectors have neither colour nor size: leave out grey and size")
+            raise BadInput("vectors have neither colour nor size: leave out grey= and size=")
         flat = x.flatten(0, -4)
         parts = flat.split(max(1, _RESIZED_TOGETHER // flat[0].numel()))
         converted = torch.cat([_resize(_set_colour(part, self.grey), size) for part in parts])
@@ -294,7 +294,7 @@ def _set_colour(x: Tensor, grey: bool | None) -> Tensor:
         return x
     if channels not in CHANNELS:
         raise BadInput(
-            f"frames of {channels} channels are neither grey nor coloured: leave out grey"
+            f"frames of {channels} channels are neither grey nor coloured: leave out grey="
         )
     if not grey:
         return x[:, :3] if channels == 4 else x.expand(-1, 3, -1, -1)
