@@ -1,4 +1,4 @@
-"""Probes of wholes read what is there, and templates are copies only of their copies."""
+"""Metrics of part-whole models: probes of wholes, kept ink and affine copies."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_features_are_logits_and_then_poses():
     assert torch.equal(both[:, 3:].reshape(5, 3, 6), posterior.poses[:, 0])
 
 
-def test_poses_are_read_where_presences_tell_nothing():
+def test_poses_predict_classes_that_presences_do_not():
     def latents(count):
         features, which = blobs(count)
         where = torch.randn(count, 1, 1, poses.NUMBERS)
@@ -59,7 +59,7 @@ def test_wholes_vote_for_their_most_frequent_class():
     assert majority_vote(torch.zeros(6, dtype=torch.long), classes) == pytest.approx(1 / 3)
     assert majority_vote(torch.tensor([5, 5, 5, 0, 0, 0]), classes) == pytest.approx(4 / 6)
     assert majority_vote(torch.arange(6), classes) == 1  # the more wholes, the easier
-    with pytest.raises(tc.BadInput, match="a vote takes"):
+    with pytest.raises(tc.BadInput, match="assignments and classes must be"):
         majority_vote(classes[:3], classes)
 
 
@@ -93,7 +93,7 @@ STRANGERS = torch.stack(
 )
 
 
-def test_rotated_scaled_and_mirrored_copies_are_found_and_strangers_are_not():
+def test_rotated_scaled_and_mirrored_copies_are_found_but_no_random_strokes():
     mirrored = torch.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
     maps = [
         poses.rotated(math.radians(100)) * 0.9,
@@ -150,7 +150,7 @@ def test_strokes_are_drawn_from_their_seed_and_are_much_alike():
     assert affine_copies(some).nearest.max() < 0.5
 
 
-def test_strokes_that_have_nothing_to_do_with_each_other_are_seldom_copies():
+def test_random_strokes_are_seldom_copies():
     known = strangers(6, 12)
     assert known.shape == (24,)
     assert affine_copies(strokes(6, 12, seed=9)).share(known) < 0.4
@@ -161,14 +161,14 @@ def test_strokes_that_have_nothing_to_do_with_each_other_are_seldom_copies():
 # ---- Turned images ----
 
 
-def test_ink_that_is_not_turned_is_kept_whole():
+def test_all_ink_is_kept_without_a_rotation():
     torch.manual_seed(0)
     model = PartWhole((1, 12, 12), sizes=(2, 3), width=8, depth=1)
     found = ink_kept(model, torch.rand(4, 1, 12, 12), 0.0)
     assert found.same == pytest.approx(1) and found.any == pytest.approx(1)
 
 
-def test_a_scene_that_turns_keeps_every_strokes_template_and_one_that_does_not_loses_it():
+def test_strokes_keep_their_templates_only_if_scenes_may_turn():
     torch.manual_seed(0)
     x = PartWhole((1, 16, 16), sizes=(4, 6), width=8, depth=1).sample(6).x
     kept = {}

@@ -1,4 +1,4 @@
-"""Sprites are in the geometry of dSprites, orbits are held out, draws are fair."""
+"""Sprites have the geometry of dSprites, orbits are held out, and draws are balanced."""
 
 import inspect
 import os
@@ -76,7 +76,7 @@ def test_the_subset_of_the_papers(small):
     assert set(train.images.unique().tolist()) == {0, 255}
 
 
-def test_one_factor_runs_through_its_values_and_the_others_stand(small):
+def test_one_factor_takes_all_its_values_and_the_others_are_constant(small):
     for sequences in small:
         batch = sequences.draw(200, torch.Generator().manual_seed(0))
         assert batch.x.shape == (200, FRAMES, 1, 16, 16) and batch.x.max() == 1
@@ -123,7 +123,7 @@ def test_a_balanced_set_is_fixed_by_its_seed(small):
     assert len(starts[one.moving == 3][:, 3].unique()) > 5
 
 
-def test_rendering_is_cached_and_a_broken_cache_is_not_believed(tmp_path, monkeypatch):
+def test_rendered_images_are_cached_and_a_broken_cache_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path))
     images = sprites(8)[0].images
     (file,) = tmp_path.iterdir()
@@ -135,7 +135,7 @@ def test_rendering_is_cached_and_a_broken_cache_is_not_believed(tmp_path, monkey
     assert sprites(8)[0].images.equal(images)
 
 
-def test_arrays_of_your_own():
+def test_sequences_of_arrays():
     x = np.random.default_rng(0).random((6, 5, 1, 4, 4))
     sequences = Sequences.of(x)
     assert (len(sequences), sequences.frames, sequences.frame_shape) == (6, 5, (1, 4, 4))
@@ -159,7 +159,7 @@ def test_arrays_of_your_own():
         sprites(4)
 
 
-def test_dsprites_own_file_is_read_where_it_is_given(tmp_path, monkeypatch):
+def test_the_file_of_dsprites_is_read_if_given(tmp_path, monkeypatch):
     monkeypatch.setattr(
         sprite_images, "SUBSET", (range(3), range(1, 6), range(0, 30, 15), range(2), [0])
     )
@@ -176,11 +176,11 @@ def test_dsprites_own_file_is_read_where_it_is_given(tmp_path, monkeypatch):
     np.savez_compressed(archive, imgs=images[:5])
     with pytest.raises(BadInput, match=r"dsprites_64x64.npz is not the dSprites file: imgs has"):
         sprite_images.read_subset(archive)
-    with pytest.raises(BadInput, match="dSprites has a resolution of 64, not 32"):
+    with pytest.raises(BadInput, match="dSprites has resolution 64 and speeds 1 and 2, not 32"):
         sprites(32, archive)
 
 
-def test_a_module_and_what_the_package_gives_never_share_a_name():
+def test_no_module_has_the_name_of_an_exported_object():
     """Else ``import topocaps.data.sprites as module`` gives the function."""
     modules = {found.name for found in pkgutil.iter_modules(data.__path__)}
     assert {"sprite_images", "mnist_files"} <= modules and not modules & set(data.__all__)

@@ -1,8 +1,8 @@
-"""Disentanglement: closed cases, and the published definitions written another way.
+"""Disentanglement: cases with known answers, and the published definitions.
 
-The other way is scikit-learn's and numpy's own functions, in ``reference_*`` here, with nothing of
-the library's. They agree to 1e-12, being the same numbers; the FactorVAE score, whose draws differ,
-to 4 standard errors.
+The functions ``reference_*`` implement the definitions with scikit-learn and numpy alone. The
+library agrees with them to 1e-12. The FactorVAE score draws other random numbers, and agrees to 4
+standard errors.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def test_mig_does_not_see_order_nor_increasing_maps(bins):
     )
 
 
-def test_a_code_said_twice_has_no_gap():
+def test_a_duplicated_code_has_no_gap():
     codes, factors = perfect()
     twice = np.concatenate([codes[:, :3], codes[:, :3]], 1)
     assert mig(twice, factors).value == pytest.approx(0, abs=1e-12)
@@ -132,7 +132,7 @@ def test_a_code_said_twice_has_no_gap():
     assert found.completeness < 0.7
 
 
-def test_bins_hold_as_many_and_equal_values_share_one():
+def test_bins_have_equal_numbers_and_equal_values_share_a_bin():
     values = np.random.default_rng(0).normal(size=100)
     assert (np.bincount(equal_counts(values, 20)) == 5).all()
     np.testing.assert_array_equal(equal_counts(np.array([3.0, 1, 3, 3]), 4), [1, 0, 1, 1])
@@ -264,7 +264,7 @@ def test_frames_of_one_sequence_are_not_learnt_from_and_tested_on():
 
 
 @every_function
-def test_a_factor_of_one_value_is_left_out_and_said_so(function):
+def test_a_factor_of_one_value_is_left_out_and_listed(function):
     codes, factors = perfect()
     still = np.insert(factors, 1, 7, axis=1)
     found = function(codes, still)
@@ -300,7 +300,7 @@ def test_collapsed_codes_have_a_score(function):
 
 
 @every_function
-def test_what_decides_a_score_is_said(function):
+def test_scores_list_their_settings(function):
     settings = function(*perfect()).settings
     assert settings["items"] == 600 and settings["dims"] == 4
     assert settings.keys() & {"classifier", "discretiser"}
@@ -323,13 +323,13 @@ def test_what_decides_a_score_is_said(function):
         (lambda c, f: (torch.from_numpy(c + 1j), f), "numbers"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_in_a_sentence(function, spoil, match):
+def test_invalid_codes_and_factors_are_refused(function, spoil, match):
     with pytest.raises(BadInput, match=match) as refusal:
         function(*spoil(*perfect()))
     assert "\n" not in str(refusal.value)
 
 
-def test_settings_that_make_no_sense_are_refused():
+def test_invalid_settings_are_refused():
     codes, factors = perfect()
     with pytest.raises(BadInput, match="bins"):
         mig(codes, factors, bins=0)
@@ -348,7 +348,7 @@ def test_settings_that_make_no_sense_are_refused():
 
 
 @pytest.mark.parametrize("function, part", [(sap, "sklearn.svm"), (dci, "sklearn.ensemble")])
-def test_scikit_learn_is_named_where_it_is_missing(function, part, monkeypatch):
+def test_a_missing_scikit_learn_is_named(function, part, monkeypatch):
     monkeypatch.setitem(sys.modules, part, None)
     with pytest.raises(BadInput, match=r"pip install 'topocaps\[metrics\]'"):
         function(*perfect())

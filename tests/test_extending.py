@@ -95,7 +95,9 @@ def test_what_a_set_shows_is_looked_at_before_training():
 def test_pictures_that_move_can_be_split():
     train, held_out = split(from_images(torch.rand(10, 1, 8, 8), "rotation", 6))
     assert (len(train), len(held_out)) == (8, 2)
-    with pytest.raises(tc.BadInput, match="only sequences that were read, or made of pictures"):
+    with pytest.raises(
+        tc.BadInput, match="these Sequences cannot be split: pass what read or from_"
+    ):
         split(tc.Sequences.of(frames()))
 
 

@@ -132,7 +132,7 @@ MISTAKES = {
     "one of bytes": (one_of_bytes, r"mine/0\.npy .*mine/2\.npy up to 250, .* divide those by 255"),
     "one clip": (one_clip, r"one clip of 16 frames has no windows .*: give more .* --frames 4"),
     "one picture": (one_picture, r"mine\.npy has the shape \(8, 8\), and must be \(sequences"),
-    "nothing": (lambda folder: folder, r"there is nothing at .*mine: give a file, or a folder"),
+    "nothing": (lambda folder: folder, r"there is nothing at .*mine: give the path of a file"),
 }  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_functions_without_support_for_missing_frames_refuse_them():
         tc.evaluate(model(), sequences)
     with pytest.raises(tc.BadInput, match="whole sequences"):
         tc.traverse(model(), sequences)
-    with pytest.raises(tc.BadInput, match="not with sequences"):
+    with pytest.raises(tc.BadInput, match="a mask needs an array of frames, not sequences"):
         tc.Sequences.of(sequences, some_missing())
     digits = tc.Sequences.of(torch.rand(3, 2, 1, 28, 28), torch.tensor([[True, False]] * 3))
     with pytest.raises(tc.BadInput, match="PartWhole does not support masks"):

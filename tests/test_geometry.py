@@ -1,4 +1,4 @@
-"""Maps take points where matrices do, and images are warped in one place."""
+"""Maps agree with matrix products, and images are warped in one module."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def test_images_are_warped_in_one_module():
 # Points -------------------------------------------------------------------------------------------
 
 
-def test_pixels_lie_in_the_middles_of_equal_squares():
+def test_pixels_are_the_centres_of_equal_squares():
     x, y = pixels(2, 5).unbind(-1)
     assert x[0].tolist() == x[1].tolist() == [-2, -1, 0, 1, 2]
     assert y[:, 0].tolist() == y[:, 4].tolist() == [-0.5, 0.5]
@@ -42,14 +42,14 @@ def test_pixels_lie_in_the_middles_of_equal_squares():
     assert y[:, 0].tolist() == y[:, 3].tolist() == [-0.5, 0.5]
 
 
-def test_places_do_not_depend_on_how_many_pixels_there_are():
+def test_places_do_not_depend_on_the_resolution():
     """The edges of an image are at -1 and 1."""
     edges = torch.tensor([[-10.0, -3.0], [10.0, 3.0], [0.0, 0.0]])
     assert as_places(edges, 6, 20).tolist() == [[-1, -1], [1, 1], [0, 0]]
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (3, 3)], ids=["linear", "affine", "projective"])
-def test_maps_take_points_where_matrices_do(shape):
+def test_maps_agree_with_matrix_products(shape):
     maps, points = torch.randn(2, 4, *shape, **DOUBLE), torch.randn(3, 5, 2, **DOUBLE)
     found = apply(maps, points)
     assert found.shape == (2, 4, 3, 5, 2)
@@ -73,7 +73,7 @@ def test_a_rotation_is_counter_clockwise_as_seen_and_rotations_add_up():
     torch.testing.assert_close(rotation(first).mT @ rotation(first), identity)
 
 
-def test_a_rotation_of_places_is_one_of_pixels():
+def test_rotations_of_places_and_of_pixels_agree():
     height, width, angle = 6, 20, torch.tensor(0.4, **DOUBLE)
     points = pixels(height, width, **DOUBLE)
     turned_pixels = as_places(apply(rotation(angle), points), height, width)
@@ -99,7 +99,7 @@ def test_an_image_at_its_own_places_is_itself(dtype):
     torch.testing.assert_close(seen, image, rtol=0, atol=1e-5)
 
 
-def test_between_pixels_values_are_interpolated_and_outside_is_what_is_asked_for():
+def test_values_are_interpolated_between_pixels_and_chosen_outside():
     image = torch.tensor([[[0.0, 4.0], [8.0, 12.0]]])
     # pixels are at -0.5 and 0.5; the last place is a pixel to the right of the image
     places = torch.tensor([[[0.0, -0.5], [0.0, 0.0], [1.0, -0.5], [1.5, -0.5]]])
@@ -108,7 +108,7 @@ def test_between_pixels_values_are_interpolated_and_outside_is_what_is_asked_for
     assert warp(image, places, "reflection")[0, 0].tolist() == [2.0, 6.0, 4.0, 4.0]
 
 
-def test_warping_many_images_is_warping_each():
+def test_warping_a_batch_warps_each_image():
     images, places = torch.rand(4, 2, 5, 6), 2 * torch.rand(3, 4, 7, 8, 2) - 1
     seen = warp(images, places)  # axes in front are broadcast
     assert seen.shape == (3, 4, 2, 7, 8)
@@ -121,7 +121,7 @@ def test_warping_many_images_is_warping_each():
     ]))  # fmt: skip
 
 
-def test_a_turn_about_a_pixel_is_one_about_the_middle_and_a_shift():
+def test_a_rotation_about_a_pixel_is_one_about_the_middle_and_a_shift():
     """By 180 degrees about pixel 14 of 28, pixels end up one to the right and one down."""
     image, once = torch.rand(1, 28, 28), torch.tensor(1.0)
     found = warp(image, turned(28, 28, torch.tensor(math.pi), once, centre=14.0))

@@ -1,4 +1,4 @@
-"""Numbers over sequences: their intervals cover what they say, and reports show them."""
+"""Intervals of means over sequences: their coverage, and their place in reports."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from topocaps.study.report import section
 from topocaps.study.runs import evaluate_run
 
 
-def test_a_mean_is_that_of_each_and_a_ratio_is_of_sums():
+def test_a_mean_averages_sequences_and_a_ratio_divides_sums():
     values, weights = torch.rand(9), torch.rand(9)
     assert Mean(values).value == pytest.approx(values.mean().item())
     assert torch.equal(Mean(values).each, values)
@@ -31,7 +31,7 @@ def test_a_mean_is_that_of_each_and_a_ratio_is_of_sums():
     assert normal == pytest.approx(drawn, abs=0.02)
 
 
-def test_of_several_parts_it_is_the_mean_of_theirs():
+def test_the_ratio_of_several_parts_is_the_mean_of_their_ratios():
     values, weights = torch.rand(6, 2), torch.rand(6, 2)
     parts = [Mean(values[:, n], weights[:, n]).value for n in range(2)]
     assert Mean(values, weights).value == pytest.approx(sum(parts) / 2)
@@ -64,7 +64,7 @@ def test_one_sequence_has_no_interval():
     assert all(math.isnan(end) for end in Mean(torch.ones(1)).interval())
 
 
-def test_gains_of_sequences_are_those_of_the_definition():
+def test_gains_of_sequences_follow_the_definition():
     torch.manual_seed(0)
     orbit_mean, rolled = 1 + torch.rand(6, 4), torch.rand(6, 4)
     unseen = torch.tensor([[False, True, True, False]] * 5 + [[False] * 4])
@@ -96,14 +96,14 @@ def test_per_sequence_has_what_evaluate_averages():
     assert found["gain all"].interval() == told["traversal"]["interval"]["all"]
 
 
-def test_what_leaves_nothing_unseen_has_no_gain():
+def test_factors_without_unseen_frames_have_no_gain():
     still = moving_dots(3)[:, :1].expand(-1, 6, -1, -1, -1)
     found = metrics.per_sequence(seeing_model(1.0), still)
     assert "traversal_gain" not in found and "elbo" in found
     assert metrics.evaluate(seeing_model(1.0), still)["intervals"]["traversal_gain"] is None
 
 
-def test_a_report_shows_intervals_of_what_was_held_out(tmp_path):
+def test_a_report_shows_intervals_of_held_out_sequences(tmp_path):
     recipe = Recipe(
         name="mine",
         about="",

@@ -1,4 +1,4 @@
-"""Letters that turn: which are held out, how they turn, and what the cache holds."""
+"""Letters that rotate: which are held out, how they rotate, and the cache of images."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ def test_every_fifth_letter_is_held_out_in_all_faces():
         assert len(set(held_out.factors[held_out.factors[:, 0] == one, 1].tolist())) == len(FACES)
 
 
-def test_a_sequence_turns_one_letter_and_comes_round():
+def test_a_sequence_is_a_full_turn_of_one_letter():
     train, _ = tc.data.letters()
     shown = train.draw(20, torch.Generator().manual_seed(0))
     still, turning = shown.factors[..., :3], shown.factors[..., 3]
@@ -62,7 +62,7 @@ def test_the_variants_of_a_training_letter_differ():
     assert all((x[n] - x[m]).abs().mean() > 0.02 for n in range(VARIANTS) for m in range(n))
 
 
-def test_the_cache_is_used_if_it_is_whole(monkeypatch, tmp_path):
+def test_the_cache_is_used_if_it_is_complete(monkeypatch, tmp_path):
     monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path))
 
     def cached(value):

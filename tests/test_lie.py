@@ -1,8 +1,8 @@
-"""Lie derivatives that are known in closed form, and what resampling alone costs.
+"""Lie derivatives against closed forms, and the error of resampling alone.
 
-Waves that go round an image are their own shifts and derivatives: one of w radians a pixel, shifted
-by bilinear interpolation, has a symmetric difference of sin w, and loses (1 - a) (2 - 2 cos w) of
-itself when it is moved a pixels and back, per pixel. All here is float64, to 1e-9.
+For a cyclic wave of w radians per pixel, shifts by bilinear interpolation are known. The symmetric
+difference is sin w. A shift by a pixels and back changes the wave by (1 - a) (2 - 2 cos w) of
+itself per pixel. All tests are in float64, with a tolerance of 1e-9.
 """
 
 import math
@@ -48,18 +48,18 @@ def test_circular_convolutions_have_no_error_under_circular_shifts(action):
     x, f = noise(), circular()
     found = lie_error(f, x, action)
     assert found.derivative.max() < 1e-12
-    # all there is, is the blur of coming back: just as much as blurring f's own output
+    # the finite error is the blur of the way back, as much as that of f's output
     torch.testing.assert_close(found.finite, lie_error(lambda y: y, f(x).detach(), action).floor)
 
 
-def test_convolutions_with_edges_have_one():
+def test_convolutions_with_padding_have_an_error():
     f = nn.Conv2d(3, 4, 3, padding=1).double()
     assert lie_error(f, noise(), AROUND).derivative.min() > 1e-3
 
 
 @pytest.mark.parametrize("action", [AROUND, DOWN, Translation(), Translation(-2)], ids=repr)
-def test_strides_keep_what_a_shift_is(action):
-    """An average over blocks is equivariant but for its blocks: its images are a third as large."""
+def test_outputs_of_another_size_are_shifted_by_the_same_share(action):
+    """Averages over blocks of 3 x 3 are nearly equivariant; their images are a third as large."""
     x = bump(36, width=8.0)
     found = lie_error(lambda y: avg_pool2d(y, 3), x, action)
     assert found.derivative < 0.02
@@ -70,7 +70,7 @@ def test_strides_keep_what_a_shift_is(action):
 @pytest.mark.parametrize("turns", [1, 3, 5])
 @pytest.mark.parametrize("step", [0.05, 0.5])
 def test_the_derivative_of_a_wave_is_known(turns, step):
-    """The linear map is x itself, as a vector: what is left is the derivative of the motion."""
+    """f returns x as a vector, so the error is the derivative of the motion itself."""
     x, w = wave(turns)
     found = lie_error(lambda y: 3 * y.flatten(1), x, AROUND, step)
     assert found.derivative.item() == pytest.approx(abs(math.sin(w)), abs=1e-9)
@@ -80,8 +80,8 @@ def test_the_derivative_of_a_wave_is_known(turns, step):
 def test_the_derivative_of_a_linear_map_is_its_commutator():
     """A shift by s pixels is 1 + s D + |s| K, with D the central difference and 2 K the second one.
 
-    So of f = A x the symmetric difference is [A, D] + s (K A D - D A K): the Lie derivative, and
-    what the kinks of bilinear interpolation add to it.
+    For f = A x, the symmetric difference is [A, D] + s (K A D - D A K): the Lie derivative, and the
+    error that the kinks of bilinear interpolation add.
     """
     size = 8
     a = torch.randn(size, size, dtype=torch.double)
@@ -109,7 +109,7 @@ def test_the_floor_of_a_wave_is_known(step):
 
 
 @every_action
-def test_bilinear_resampling_has_a_floor_and_the_identity_is_at_it(action):
+def test_the_error_of_the_identity_is_the_floor(action):
     x = noise()
     found = lie_error(lambda y: y, x, action)
     assert (found.floor > 0.1).all()
@@ -128,8 +128,8 @@ def test_smooth_images_have_a_lower_floor(action):
     assert floors[1] < 0.15 * floors[0]
 
 
-def test_a_round_hill_does_not_see_rotation_and_its_sum_no_shift():
-    """To what interpolation leaves; the same images moved aside do see it."""
+def test_a_round_hill_is_invariant_to_rotation_and_its_sum_to_shifts():
+    """Up to interpolation; the same image beside the centre is not invariant."""
     vector = lie_error(lambda y: y.flatten(1), bump(), Rotation())
     aside = lie_error(lambda y: y.flatten(1), bump(across=6), Rotation())
     assert vector.derivative < 0.02 * aside.derivative
@@ -175,7 +175,7 @@ def test_a_mask_is_not_equivariant_unless_it_turns_into_itself():
     assert round_mask.derivative < 0.15 * slope.derivative
 
 
-def test_whole_steps_cost_nothing_and_halves_most():
+def test_the_floor_is_zero_at_whole_steps_and_largest_at_halves():
     x = noise()
     costs = interpolation_floor(x, [0, 1, 3, 0.25, 0.5, 0.75])
     assert costs.shape == (6, 2)
@@ -199,7 +199,7 @@ def test_frames_of_a_sequence_move_together_and_black_ones_have_no_error():
     assert forced.derivative.min() > 0.1 and forced.settings["output"] == "invariants"
 
 
-def test_what_is_no_image_is_refused():
+def test_invalid_images_are_refused():
     x = noise()
     for bad in (x[0, 0], x.long(), x / 0, x[:0]):
         with pytest.raises(BadInput):

@@ -1,4 +1,4 @@
-"""Models whose layers know no axis for the models: mapped, they train as each does alone."""
+"""Models that `torch.func.vmap` maps train as each model does alone."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_members_train_as_when_alone(changes):
             torch.testing.assert_close(mine, value, rtol=1e-4, atol=1e-4, msg=name)
 
 
-def test_what_can_be_one_stack():
+def test_which_models_can_be_one_stack():
     class Own(PartWhole):
         """What it inherits may not hold for it."""
 
@@ -67,7 +67,7 @@ def test_what_can_be_one_stack():
     assert by_architecture([Own((1, 28, 28)), Own((1, 28, 28))]) == [[0], [1]]
 
 
-def test_a_mapped_stack_that_is_stopped_goes_on(tmp_path, monkeypatch):
+def test_a_stopped_mapped_stack_is_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "topocaps.training.engine.by_architecture",
         lambda models, trainings, mapping: by_architecture(models, trainings),

@@ -210,7 +210,7 @@ def test_a_gain_is_the_share_of_what_could_be_gained(likelihood):
     assert found.by_lag == pytest.approx(predicted.mean(0).tolist(), rel=1e-9)
 
 
-def test_a_frame_is_rolled_that_has_all_of_its_window():
+def test_the_rolled_frame_has_its_whole_window():
     for window in (1, 3, 4):
         assert TraversalPlan(9, window, closed=False, causal=True).start == window - 1
         assert TraversalPlan(9, window, closed=True, causal=False).start == 0
@@ -281,7 +281,7 @@ def test_a_ratio_of_several_parts_is_the_mean_of_their_ratios():
 # Missing frames -----------------------------------------------------------------------------------
 
 
-def test_frames_are_missing_as_often_as_is_said_and_one_always_stays():
+def test_the_share_of_missing_frames_is_right_and_one_frame_stays():
     x = torch.zeros(4000, 20)
     for share in (0.1, 0.5):
         missing = 1 - some_missing(x, share).double().mean().item()
@@ -289,7 +289,7 @@ def test_frames_are_missing_as_often_as_is_said_and_one_always_stays():
     assert some_missing(x, 1.0).sum(1).tolist() == [1] * 4000
 
 
-def test_what_fills_in_missing_frames_costs_its_squared_errors():
+def test_the_costs_of_filled_frames_are_squared_errors():
     """Rolled, held, and the mean of frames that are there; of a model that shows frames as
     capsules. Frames that another shows do not count."""
     model, x = Shows.of(tc.Topography(1, (5,))), torch.randn(7, 9, 1, 5)
@@ -335,7 +335,7 @@ class Prior(torch.nn.Module):
 
 
 @pytest.mark.parametrize("samples", [4, 25])
-def test_of_a_model_that_ignores_its_latents_bounds_are_the_evidence(samples):
+def test_bounds_of_a_model_that_ignores_its_latents_are_the_evidence(samples):
     """The papers' number is that plus the log of its ten samples, or of as many as there are."""
     model = tc.VAE(Prior(), Constant(), tc.Topography(1, (4,)))
     x = torch.rand(6, 5, 1, 1, 2).round()
@@ -347,7 +347,7 @@ def test_of_a_model_that_ignores_its_latents_bounds_are_the_evidence(samples):
     assert found["log_px_paper"] == pytest.approx(paper, rel=1e-5)
 
 
-def test_of_several_axes_the_share_of_a_factors_own_is_the_mean_over_capsules():
+def test_the_share_of_a_factors_own_axis_is_the_mean_over_capsules():
     """One capsule goes down for one factor and to the right for another; the other stands still."""
     x = torch.zeros(2, 5, 5, 2, 5, 5)
     x[..., 1, :, :] = torch.rand(5, 5)

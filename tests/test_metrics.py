@@ -1,4 +1,4 @@
-"""Metrics against slow definitions and against models whose answers are known."""
+"""Metrics against slow definitions, and against models with known answers."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_equivariance_error_is_eq_13_term_by_term():
     assert metrics.equivariance_errors(t).mean().item() == metrics.equivariance_error(t)
 
 
-def test_equivariance_error_is_zero_for_what_rolls_and_blind_to_size():
+def test_equivariance_error_of_rolling_latents_is_zero_at_any_scale():
     t = rolling()
     assert metrics.equivariance_error(t) < 1e-4
     assert metrics.equivariance_error(t * torch.rand(4, S, 3, 1)) < 1e-4
@@ -45,7 +45,7 @@ def test_equivariance_error_is_zero_for_what_rolls_and_blind_to_size():
 
 
 @pytest.mark.parametrize("capsules, shape, frames", [(18, (18,), 18), (3, (4, 5), 6), (2, (2,), 3)])
-def test_chance_is_what_random_directions_give(capsules, shape, frames):
+def test_chance_is_the_error_of_random_directions(capsules, shape, frames):
     topography = Topography(capsules, shape)
     errors = metrics.equivariance_errors(torch.randn(400, frames, capsules, *shape))
     error = errors.std().item() / 20
@@ -62,7 +62,7 @@ def cyclic_factors(starts, frames=S, period=S, columns=3, moving=1):
     return factors
 
 
-def test_capcorr_is_one_for_what_rolls():
+def test_capcorr_of_rolling_latents_is_one():
     factors = cyclic_factors([0, 1, 2, 3, 4, 5])
     t = rolling(batch=6)
     assert metrics.capcorr(t, factors) == {1: pytest.approx(1.0)}
@@ -100,7 +100,7 @@ def test_sequences_that_never_pass_zero_are_dropped_and_counted():
     assert found.dropped == 1 and len(found.true) == 3
 
 
-def test_standing_factors_and_standing_latents():
+def test_constant_factors_and_constant_latents():
     factors = cyclic_factors([0, 1, 2, 3])
     still = torch.randn(4, 1, 3, D).expand(-1, S, -1, -1)
     assert list(metrics.capcorr(still, factors)) == [1]
@@ -123,9 +123,7 @@ def test_standing_factors_and_standing_latents():
         (7, 7, 1.5, 14),
     ],
 )
-def test_capcorr_is_one_for_what_rolls_however_much_of_an_orbit_is_shown(
-    sites, frames, rate, values
-):
+def test_capcorr_of_rolling_latents_is_one_for_parts_of_orbits(sites, frames, rate, values):
     y = (torch.arange(values)[:, None] + torch.arange(frames)) % values
     base = torch.randn(3, sites)
     places = torch.stack([roll(base, rate * n, 1) for n in range(values)])
@@ -137,7 +135,7 @@ def test_capcorr_is_one_for_what_rolls_however_much_of_an_orbit_is_shown(
     assert backwards < 0.5
 
 
-def test_at_no_speed_there_are_no_rolls():
+def test_capcorr_refuses_a_rate_of_zero():
     with pytest.raises(BadInput, match="rate other than 0"):
         metrics.capcorr(rolling(), cyclic_factors([0, 1, 2, 3]), rate=0.0)
 
@@ -200,7 +198,7 @@ def moving_dots(batch=3, step=1):
     return x
 
 
-def test_what_rolls_in_pixels_gains_everything():
+def test_the_gain_of_latents_that_are_rolled_pixels_is_one():
     walked = metrics.traversal(seeing_model(), moving_dots())
     assert walked.overall == pytest.approx(1.0, abs=1e-3)
     assert walked.unseen.sum(1).tolist() == [S - 1] * 3
@@ -281,7 +279,7 @@ def test_gaussian_decoders_are_measured_in_squared_error():
     assert not walked.perfect.any()
 
 
-def test_windows_that_would_flatter_are_refused():
+def test_windows_smaller_than_the_models_are_refused():
     model = VAE.mlp(frame_shape=(1, 1, D), topography=Topography(1, (D,), window=3))
     with pytest.raises(BadInput, match="between the model's 3"):
         metrics.traversal(model, moving_dots(), window=1)
@@ -312,7 +310,7 @@ def test_the_interval_covers_the_gain_at_about_its_rate():
     assert 85 <= hits <= 100
 
 
-def test_evaluate_gathers_everything_and_repeats_itself():
+def test_evaluate_has_all_metrics_and_is_reproducible():
     model, x = seeing_model(1.0), moving_dots(4)
     one, again = (metrics.evaluate(model, x, samples=3, batch=3) for _ in range(2))
     assert one == again
@@ -324,7 +322,7 @@ def test_evaluate_gathers_everything_and_repeats_itself():
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
-def test_capcorr_is_one_for_capsules_that_follow_at_any_speed(rate):
+def test_capcorr_is_one_at_any_rate(rate):
     """t is where the factor is; at two sites a frame the factor skips every other value."""
     sites, frames = 15, int(15 / min(rate, 1))
     bump = torch.exp(-((torch.arange(sites) - 7.0) ** 2) / 4)

@@ -1,4 +1,4 @@
-"""MNIST from its own files: read, downloaded, checked, split; and what recipes make of it."""
+"""The files of MNIST: reading, downloads, checks and splits; and recipes on MNIST."""
 
 import gzip
 import hashlib
@@ -80,7 +80,7 @@ def mirror():
         thread.join()
 
 
-def test_a_download_goes_on_where_it_was_cut(mirror, tmp_path):
+def test_an_interrupted_download_is_resumed(mirror, tmp_path):
     content = bytes(range(256)) * 1000
     mirror.files["a.bin"], mirror.breaks = content, 100_000
     with pytest.raises(NotDownloaded, match=r"got 100000 of 256000 bytes|IncompleteRead"):
@@ -93,7 +93,7 @@ def test_a_download_goes_on_where_it_was_cut(mirror, tmp_path):
         download([mirror.address], "b.bin", tmp_path)
 
 
-def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
+def test_mnist_is_downloaded_once_and_its_checksum_is_checked(
     folder, mirror, monkeypatch, tmp_path_factory
 ):
     monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
@@ -114,7 +114,7 @@ def test_mnist_is_downloaded_once_and_only_believed_when_its_sum_is_right(
     assert len(tc.data.mnist()[0]) == 20 and len(mirror.asked) == asked
 
 
-def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
+def test_missing_and_broken_files_are_named(folder, monkeypatch, tmp_path):
     monkeypatch.delenv("TOPOCAPS_DATA", raising=False)
     monkeypatch.setenv("TOPOCAPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(mnist_files, "MIRRORS", ("http://127.0.0.1:9/",))
@@ -144,7 +144,7 @@ def test_what_is_missing_or_broken_is_named(folder, monkeypatch, tmp_path):
         tc.data.mnist(folder)
 
 
-def test_what_only_looks_like_mnist_is_not_called_so(folder, monkeypatch):
+def test_files_laid_out_like_mnist_are_not_called_mnist(folder, monkeypatch):
     assert Mnist().load(folder).source == "files laid out as MNIST's, which are not MNIST"
     sums = {file.stem: "" for file in folder.iterdir()}  # any sum will do
     monkeypatch.setattr(mnist_files, "_SUMS", sums)
@@ -152,7 +152,7 @@ def test_what_only_looks_like_mnist_is_not_called_so(folder, monkeypatch):
 
 
 @pytest.mark.skipif("TOPOCAPS_DATA" not in os.environ, reason="needs MNIST's files")
-def test_the_real_mnist_is_what_it_was():
+def test_the_published_mnist_is_unchanged():
     train, test = tc.data.digits()
     assert train.classes[:5].tolist() == [5, 0, 4, 1, 9] and test.classes[:3].tolist() == [7, 2, 1]
     assert [len(part) for part in tc.data.mnist()] == [48_000, 12_000, 10_000]

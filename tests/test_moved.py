@@ -1,4 +1,4 @@
-"""Moved digits: upright they are themselves, moved they are where their script says."""
+"""Moved digits: unmoved digits are unchanged, and moved digits are where their script says."""
 
 import math
 import sys
@@ -80,7 +80,7 @@ def test_a_quarter_turn_is_counter_clockwise(digits):
         torch.testing.assert_close(shown, (images[1] / 255).rot90(turns), rtol=0, atol=2e-5)
 
 
-def test_shifts_shears_and_scales_go_where_they_say():
+def test_shifts_shears_and_scales_have_the_right_direction():
     image = torch.zeros(1, 28, 28, dtype=torch.uint8)
     image[0, 10:18, 10:18] = 255
     moved = MovedDigits(image, torch.zeros(1), Moves(shift=3.0))
@@ -95,7 +95,7 @@ def test_shifts_shears_and_scales_go_where_they_say():
     assert shown.sum() == pytest.approx(64, rel=1e-4)
 
 
-def test_a_map_and_the_map_back_give_a_smooth_image_back():
+def test_a_map_and_its_inverse_restore_a_smooth_image():
     y, x = torch.meshgrid(*[torch.linspace(-2.5, 2.5, 28)] * 2, indexing="ij")
     blob = torch.exp(-((x - 0.3) ** 2) - 2 * y**2)
     linear = linear_map(torch.tensor(0.4), torch.tensor(0.2), torch.tensor([1.1, 0.9]))
@@ -150,7 +150,7 @@ def test_affnist_style_loses_no_ink_and_goes_to_every_edge(digits):
     assert ink[0].any() and ink[-1].any() and ink[:, 0].any() and ink[:, -1].any()
 
 
-def test_room_is_where_no_ink_is_lost_and_no_less():
+def test_room_is_the_largest_shift_that_loses_no_ink():
     """At both ends all ink is on the canvas, to rounding; a pixel further, some is not."""
     generator = torch.Generator().manual_seed(3)
     images = torch.zeros(30, 28, 28)
@@ -225,12 +225,12 @@ def test_models_train_on_them(digits):
         (Moves(scale=(1.2, 0.8)), "scale must be"),
     ],
 )
-def test_moves_that_are_none_are_refused(digits, moves, message):
+def test_invalid_moves_are_refused(digits, moves, message):
     with pytest.raises(tc.BadInput, match=message):
         MovedDigits(*digits, moves)
 
 
-def test_what_are_no_digits_is_refused(digits):
+def test_invalid_digits_are_refused(digits):
     images, classes = digits
     with pytest.raises(tc.BadInput, match="must be bytes"):
         MovedDigits(images / 255, classes)
@@ -247,7 +247,7 @@ def write_mat(path, images, classes, **more):
     scipy.io.savemat(path, {"affNISTdata": data})
 
 
-def test_affnist_is_read_as_its_columns_say(tmp_path):
+def test_affnist_is_read_column_by_column(tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (12, 40, 40), dtype=np.uint8)
     classes = rng.integers(0, 10, 12, dtype=np.uint8)
@@ -286,7 +286,7 @@ def test_affnist_is_found_under_its_published_names(tmp_path, names):
     assert affnist_files(tmp_path) == [tmp_path / name for name in names]
 
 
-def test_where_there_is_no_affnist_none_is_found(tmp_path):
+def test_other_files_are_not_found_as_affnist(tmp_path):
     (tmp_path / "train-images-idx3-ubyte.gz").touch()
     assert affnist_files(tmp_path) == []
 
@@ -300,13 +300,13 @@ def test_batches_of_affnist_are_read_one_after_another(tmp_path):
 
 
 @pytest.mark.parametrize("label", [10, 300, -1, 0.5, math.nan])
-def test_labels_that_are_no_digits_are_refused(tmp_path, label):
+def test_labels_other_than_digits_are_refused(tmp_path, label):
     write_mat(tmp_path / "1.mat", np.zeros((3, 40, 40), np.uint8), np.array([0, 1, label]))
     with pytest.raises(tc.BadInput, match="0 to 9"):
         affnist(tmp_path / "1.mat")
 
 
-def test_what_is_not_affnist_is_refused_in_a_sentence(tmp_path, monkeypatch):
+def test_files_that_are_not_affnist_are_refused(tmp_path, monkeypatch):
     with pytest.raises(tc.BadInput, match="there is no affNIST at"):
         affnist(tmp_path / "none.mat")
     (tmp_path / "text.mat").write_text("these are no digits " * 20)

@@ -1,4 +1,4 @@
-"""Neighbours of items against scikit-learn's; neighbours of sites against maps that are known."""
+"""Neighbours of items against scikit-learn; neighbours of sites on maps with known answers."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ def blobs(count, spread=1.0, classes=4):
 
 
 @pytest.mark.parametrize("batch", [7, 1000])
-def test_the_nearest_neighbour_is_scikit_learns(batch):
+def test_the_nearest_neighbour_agrees_with_scikit_learn(batch):
     """With k = 1 there are no ties: the same share, exactly."""
     train, test = blobs(300), blobs(200)
     theirs = KNeighborsClassifier(1).fit(*train).score(*test)
@@ -29,20 +29,20 @@ def test_the_nearest_neighbour_is_scikit_learns(batch):
     assert nearest_neighbour_accuracy(train, test, k=1, batch=batch) == pytest.approx(theirs)
 
 
-def test_the_majority_of_two_classes_is_scikit_learns():
+def test_the_majority_of_two_classes_agrees_with_scikit_learn():
     """With k odd and two classes there are no ties either."""
     train, test = blobs(300, classes=2), blobs(200, classes=2)
     theirs = KNeighborsClassifier(7).fit(*train).score(*test)
     assert nearest_neighbour_accuracy(train, test, k=7) == pytest.approx(theirs)
 
 
-def test_of_as_many_votes_the_nearest_counts():
+def test_ties_go_to_the_class_of_the_nearest_item():
     train = torch.tensor([[1.0], [-2.0], [3.0], [-4.0]]), torch.tensor([1, 0, 1, 0])
     assert nearest_neighbour_accuracy(train, (torch.zeros(1, 1), torch.tensor([1])), k=4) == 1
     assert nearest_neighbour_accuracy(train, (torch.zeros(1, 1), torch.tensor([0])), k=4) == 0
 
 
-def test_items_know_themselves_and_no_shift_or_turn_matters():
+def test_accuracy_is_invariant_to_shifts_and_rotations_of_codes():
     codes, classes = blobs(100)
     assert nearest_neighbour_accuracy((codes, classes), (codes, classes), k=1) == 1
     test = blobs(100)
@@ -66,7 +66,7 @@ def test_items_know_themselves_and_no_shift_or_turn_matters():
         ((torch.rand(3, 2) / 0, torch.zeros(3).long()), (torch.rand(3, 2), torch.zeros(3)), 1),
     ],
 )
-def test_what_has_no_neighbours_is_refused(train, test, k):
+def test_invalid_items_are_refused(train, test, k):
     with pytest.raises(BadInput):
         nearest_neighbour_accuracy(train, test, k)
 
@@ -89,7 +89,7 @@ def test_smoothness_of_waves_is_known():
     assert found.p_value == 1 / 1000
 
 
-def test_smoothness_is_numpys_correlation_of_neighbours():
+def test_smoothness_agrees_with_numpys_correlation():
     """To 1e-12, in float64: every pair by ``numpy.corrcoef``, on a torus and on a sheet."""
     t = torch.randn(5, 4, 2, 3, 4, dtype=torch.double)
     flat = t.reshape(20, 2, 3, 4).numpy()
@@ -105,7 +105,7 @@ def test_smoothness_is_numpys_correlation_of_neighbours():
     assert sheet.observed == pytest.approx(np.mean(within), abs=1e-12)
 
 
-def test_p_values_of_noise_are_even():
+def test_p_values_of_noise_are_uniform():
     """Of 60 maps of noise, p < 0.2 in 12 of the mean: more than 24 once in 10,000."""
     found = [
         topographic_smoothness(torch.randn(10, 1, 1, 9), permutations=99, seed=n).p_value
@@ -120,14 +120,14 @@ def test_shuffled_sites_are_not_smooth():
     assert topographic_smoothness(waves()).p_value < 0.01
 
 
-def test_energies_may_be_smooth_where_activities_are_not():
+def test_energies_may_be_smooth_if_activities_are_not():
     energy = waves(frames=480).square()
     signs = torch.randn_like(energy).sign()
     t = energy.sqrt() * signs
     assert topographic_smoothness(t).observed < 0.2 < topographic_smoothness(t.square()).observed
 
 
-def test_where_all_sites_are_neighbours_no_order_is_special():
+def test_the_p_value_is_one_if_all_sites_are_neighbours():
     assert topographic_smoothness(torch.randn(9, 2, 2, 3)).p_value == 1
     assert topographic_smoothness(torch.ones(9, 2, 2, 5)).observed == 0
 
@@ -136,6 +136,6 @@ def test_where_all_sites_are_neighbours_no_order_is_special():
     "t",
     [torch.rand(4, 5), torch.rand(4, 2, 3, 1), torch.rand(1, 1, 3, 4), torch.rand(4, 2, 3, 4) / 0],
 )
-def test_what_has_no_sites_is_refused(t):
+def test_invalid_latents_are_refused(t):
     with pytest.raises(BadInput):
         topographic_smoothness(t)

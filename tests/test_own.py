@@ -1,4 +1,4 @@
-"""Sequences of your own: every kind shows the frames it was given; every mistake has a sentence."""
+"""Imported sequences: every kind of source gives its frames, and every mistake has a message."""
 
 import sys
 from dataclasses import replace
@@ -36,7 +36,7 @@ from topocaps.data.importing.frames import Look
 
 
 @every_kind
-def test_every_kind_shows_the_frames_it_was_given_and_trains(kind, tmp_path):
+def test_every_kind_of_source_gives_its_frames_and_trains(kind, tmp_path):
     said = []
     own = read(kind(tmp_path), say=said.append)
     assert torch.equal(shown(own), as_shown(COLOUR))
@@ -49,7 +49,7 @@ def test_every_kind_shows_the_frames_it_was_given_and_trains(kind, tmp_path):
 
 
 @every_kind
-def test_colour_size_and_windows_are_the_same_of_every_kind(kind, tmp_path):
+def test_colour_size_and_windows_are_the_same_for_every_kind_of_source(kind, tmp_path):
     own = read(kind(tmp_path), size=(8, 4), grey=True, frames=4, stride=2)
     expected = torch.tensor([0.299, 0.587, 0.114]) @ as_shown(COLOUR).flatten(-2)
     expected = expected.unflatten(-1, (8, 2, 4, 4)).mean((-3, -1))[:, :, None]
@@ -77,7 +77,7 @@ def test_one_video_and_one_folder_are_cut_into_windows(tmp_path):
     np.save(tmp_path / "film.npy", film)
     for source in (tmp_path / "film.mkv", folder):
         assert torch.equal(shown(read(source, frames=S)), as_shown(COLOUR))
-    with pytest.raises(tc.BadInput, match="one sequence in colour or sequences in grey: say layo"):
+    with pytest.raises(tc.BadInput, match="one sequence in colour or several in grey: say layout"):
         read(tmp_path / "film.npy", frames=S)
     assert torch.equal(shown(read(tmp_path / "film.npy", layout="thwc", frames=S)),
                        as_shown(COLOUR))  # fmt: skip
@@ -112,7 +112,7 @@ def test_pictures_of_every_mode(tmp_path):
     assert shown(read(deep)).flatten().tolist() == [0, 1]
 
 
-def test_numbers_of_every_kind():
+def test_arrays_of_every_data_type():
     x = COLOUR / 255
     for kind in (np.float16, np.float32, np.float64, ">f4"):
         own = read(x.astype(kind))
@@ -125,7 +125,7 @@ def test_numbers_of_every_kind():
     assert torch.equal(shown(read(reading_only[:, ::-1])), as_shown(COLOUR).flip(1))
 
 
-def test_numbers_of_any_range_are_for_a_gaussian_decoder():
+def test_values_outside_0_to_1_need_a_gaussian_decoder():
     own = read(8 * np.random.default_rng(0).normal(size=(N, S, 7)))
     assert own.likelihood == "gaussian" and own.sequences.frame_shape == (7,)
     assert two_steps(own.sequences, own.likelihood)
@@ -143,10 +143,10 @@ def test_a_layout_names_axes_in_any_order(layout, order):
     assert torch.equal(shown(read(x, layout=layout)), as_shown(COLOUR))
 
 
-def test_what_is_doubtful_is_said():
+def test_inferred_axes_are_reported():
     said = []
     read(np.zeros((4, 8, 8)), say=said.append)
-    assert "axes are taken as NTD" in said[0] and "layout='THW'" in said[1]
+    assert "axes NTD" in said[0] and "layout='THW'" in said[1]
     assert read(np.zeros((40, 8, 8)), layout="THW", frames=8).summary["frame_shape"] == [1, 8, 8]
 
 
@@ -292,12 +292,12 @@ MISTAKES = {
     "which are channels": (lambda _: pictures(side=3), {}, r"say layout='NTCHW' or layout='NTHWC'"),
     "unknown layout": (lambda _: COLOUR, {"layout": "NTXYC"}, "layout must name axes, such as"),
     "another layout": (lambda _: COLOUR, {"layout": "NTHW"}, "and the layout NTHW has 4 axes"),
-    "stride alone": (lambda _: COLOUR, {"stride": 2}, "say how many frames= it has too"),
+    "stride alone": (lambda _: COLOUR, {"stride": 2}, "say how many frames= a window has"),
     "no frames asked for": (lambda _: COLOUR, {"frames": 0}, "frames must be a whole number of at"),
     "three sides": (lambda _: COLOUR, {"size": (1, 2, 3)}, r"a side or \(height, width\), not"),
     "size of vectors": (lambda _: np.zeros((2, 3, 4)), {"size": 8}, "vectors have neither colour"),
     "colour of two": (lambda _: np.zeros((2, 3, 2, 8, 8)), {"layout": "chw", "grey": True},
-                      "2 channels are neither grey nor colour"),
+                      "2 channels are neither grey nor coloured"),
     "item without frames": (lambda _: Items([{"x": COLOUR[0]}]), {}, "item 0 .* is of type dict"),
     "items that fail": (lambda _: Items({1: COLOUR[0]}), {}, "item 0 of the data set cannot be"),
     "bytes and numbers": (lambda _: [COLOUR[0], COLOUR[1] / 255], {}, "uint8 and item 1 .* float"),
@@ -307,19 +307,19 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("source, how, sentence", MISTAKES.values(), ids=MISTAKES.keys())
-def test_every_mistake_has_its_sentence(source, how, sentence, tmp_path):
+def test_every_mistake_has_its_message(source, how, sentence, tmp_path):
     with pytest.raises(tc.BadInput, match=sentence) as caught:
         read(source(tmp_path), **how)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("source", [two_sizes, two_sizes_in_one, grey_and_colour, two_lengths])
-def test_the_sentences_advice_helps(source, tmp_path):
+def test_the_advice_of_messages_helps(source, tmp_path):
     assert read(source(tmp_path), size=8, grey=False, frames=4).summary["frame_shape"] == [3, 8, 8]
 
 
 @pytest.mark.parametrize("source", [broken_picture, broken_video, broken_clip])
-def test_what_is_broken_is_skipped_and_listed(source, tmp_path):
+def test_broken_files_are_skipped_and_listed(source, tmp_path):
     said = []
     own = read(source(tmp_path), skip_bad=True, say=said.append)
     assert torch.equal(shown(own), as_shown(COLOUR)[[0, 2, 3, 4]])
@@ -327,7 +327,7 @@ def test_what_is_broken_is_skipped_and_listed(source, tmp_path):
     assert "8" in skipped and skipped in said[0]
 
 
-def test_what_is_not_finite_or_too_short_is_skipped_and_listed(tmp_path):
+def test_clips_that_are_not_finite_or_too_short_are_skipped_and_listed(tmp_path):
     own = read(with_nan(tmp_path), skip_bad=True)
     assert torch.allclose(shown(own), as_shown(COLOUR)[[0, 1, 2, 4]])
     assert own.summary["skipped"] == [f"sequence 3 of {tmp_path}/x.npy (not finite)"]
@@ -337,14 +337,14 @@ def test_what_is_not_finite_or_too_short_is_skipped_and_listed(tmp_path):
     assert own.summary["skipped"] == [f"{tmp_path}/b.npy (too short)"] and len(own.sequences) == 1
     (tmp_path / "a.npy").write_text("")
     (tmp_path / "b.npy").write_text("")
-    with pytest.raises(tc.BadInput, match=r"nothing can be read, neither .*a\.npy"):
+    with pytest.raises(tc.BadInput, match=r"none of the clips can be read, such as .*a\.npy"):
         read(tmp_path, skip_bad=True)
 
 
-def test_text_beside_frames_is_left_aside(tmp_path):
+def test_text_files_beside_frames_are_ignored(tmp_path):
     (tmp_path / "labels.csv").write_text("1, 2")
     own = read(folder_of_clips(tmp_path))
-    assert own.summary["left_aside"] == ["labels.csv"] and "left aside: labels.csv" in str(own)
+    assert own.summary["left_aside"] == ["labels.csv"] and "ignored: labels.csv" in str(own)
 
 
 @pytest.mark.parametrize(
@@ -359,10 +359,10 @@ def test_a_missing_library_is_named(source, module, extra, tmp_path, monkeypatch
         read(path, skip_bad=True)
 
 
-def test_what_memory_does_not_hold_is_refused_in_time(monkeypatch):
+def test_frames_that_do_not_fit_into_memory_are_refused(monkeypatch):
     monkeypatch.setattr("topocaps.data.importing.files.free_memory", lambda device: 10_000)
     monkeypatch.setattr("topocaps.data.importing.read._ROOM_CHECKED_EVERY", 1)
-    with pytest.raises(tc.BadInput, match=r"too much for 0\.0 that are free: .* one \.npy"):
+    with pytest.raises(tc.BadInput, match=r"of which 0\.0 GB are free: .* one \.npy"):
         read(list(COLOUR))
 
 
@@ -391,19 +391,21 @@ def test_one_clip_is_split_in_time_and_no_frame_is_on_both_sides(where):
     train, held_out = (next(s.batches(1000)).x for s in split(own, 0.3))
     assert train.max() < held_out.min() and held_out.max() == np.float32(29 / 30)
     assert (len(train), len(held_out)) == (9, 4)
-    with pytest.raises(tc.BadInput, match="no windows to hold out: give more clips, or take fewer"):
+    with pytest.raises(
+        tc.BadInput, match="no windows to hold out: give more clips, or cut it into"
+    ):
         split(replace(own, sequences=MappedSequences.over(x)) if where == "mapped" else read(x))
     with pytest.raises(tc.BadInput, match="share must be between 0 and 1"):
         split(own, 1.5)
 
 
-def test_a_look_says_what_it_cannot_do():
+def test_invalid_sizes_are_refused():
     assert Look(size=8).height_and_width == (8, 8)
     with pytest.raises(tc.BadInput, match="size must be a whole number"):
         read(COLOUR, size=0)
 
 
-def test_videos_without_colour_have_one_channel_unless_it_is_said(tmp_path):
+def test_grey_videos_have_one_channel_by_default(tmp_path):
     frames = np.repeat(np.random.default_rng(0).integers(0, 256, (5, 16, 16, 1)), 3, -1)
     for n in range(2):
         folder = tmp_path / f"clip-{n}"

@@ -1,4 +1,4 @@
-"""Sequences that stay in their file: as in memory, with little of it."""
+"""Memory-mapped sequences: the same frames as in memory, with little memory."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def small_is_large(monkeypatch):
 
 @pytest.mark.parametrize("kind", [npy, fortran_npy, h5])
 @pytest.mark.parametrize("how", [{}, {"size": 8, "grey": True, "frames": 3, "stride": 2}])
-def test_a_mapped_file_shows_what_one_in_memory_does(kind, how, tmp_path, monkeypatch):
+def test_a_mapped_file_has_the_frames_of_one_in_memory(kind, how, tmp_path, monkeypatch):
     path = kind(tmp_path)
     held = read(path, **how)
     monkeypatch.setattr("topocaps.data.importing.read.LARGE", 100)
@@ -40,7 +40,7 @@ def test_a_mapped_file_shows_what_one_in_memory_does(kind, how, tmp_path, monkey
 
 
 @pytest.mark.usefixtures("small_is_large")
-def test_a_mapped_file_is_known_by_a_sample_and_its_settings(tmp_path):
+def test_the_digest_of_a_mapped_file_depends_on_a_sample_and_its_settings(tmp_path):
     own = read(npy(tmp_path))
     assert own.sequences.digest() == read(tmp_path / "x.npy").sequences.digest()
     others = [read(tmp_path / "x.npy", **how) for how in ({"frames": 3}, {"grey": True})]
@@ -55,7 +55,7 @@ def test_a_mapped_file_is_known_by_a_sample_and_its_settings(tmp_path):
 
 
 @pytest.mark.usefixtures("small_is_large")
-def test_mistakes_in_a_mapped_file_have_sentences_too(tmp_path):
+def test_mistakes_in_a_mapped_file_have_messages(tmp_path):
     with pytest.raises(tc.BadInput, match=r"sequence 3 of .*x\.npy holds NaN"):
         read(with_nan(tmp_path))
     np.save(tmp_path / "x.npy", COLOUR.astype(np.float32))
@@ -98,7 +98,7 @@ print(memory("RssAnon") - before, memory("VmHWM"))
 """
 
 
-def test_30_gb_are_trained_on_with_little_memory(tmp_path):
+def test_training_on_30_gb_needs_little_memory(tmp_path):
     """A sparse file: zeros but for the last sequence, which is 51 (0.2)."""
     path, shape = tmp_path / "large.npy", (30 * 2**30 // (16 * 3 * 32 * 32), 16, 3, 32, 32)
     with path.open("wb") as file:
@@ -123,7 +123,7 @@ def test_30_gb_are_trained_on_with_little_memory(tmp_path):
 
 
 @pytest.mark.usefixtures("small_is_large")
-def test_a_mapped_file_is_made_smaller_too(tmp_path):
+def test_pictures_of_a_mapped_file_are_shrunk(tmp_path):
     own = read(npy(tmp_path), at_most=8)
     assert own.summary["on_host"] and own.summary["shrunk"] == ["16 x 16"]
     assert torch.equal(shown(own), shown(read(COLOUR, size=8)))

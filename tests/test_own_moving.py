@@ -1,4 +1,4 @@
-"""Pictures that are made to move, and sequences that are shifted."""
+"""Sequences made of single pictures, and shifted sequences."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def moved(name, frames=8, images=None):
     return sequences.show(script).x
 
 
-def test_pictures_turn_grow_and_shift():
+def test_pictures_rotate_grow_and_shift():
     turn = 2 * np.pi * torch.arange(8) / 8
     expected = 3 * torch.stack([turn.cos(), -turn.sin()], -1)  # counter-clockwise, y points down
     assert (centre(moved("rotation"))[:, 0] - expected).abs().max() < 0.1
@@ -56,7 +56,7 @@ def test_pictures_turn_grow_and_shift():
         assert found[:, 1 - axis].abs().max() < 0.05
 
 
-def test_grey_takes_a_colour_and_colours_are_turned():
+def test_hue_colours_grey_pictures_and_rotates_other_colours():
     grey = moved("hue", 3)
     assert grey.shape == (3, 3, 17, 17)
     assert torch.allclose(grey[1, 1], torch.from_numpy(blob())) and grey[1, 0].max() == 0
@@ -65,7 +65,7 @@ def test_grey_takes_a_colour_and_colours_are_turned():
     assert torch.allclose(moved("hue", 3, red), grey, atol=1e-6)
 
 
-def test_pictures_that_move_are_sequences_like_any_other(tmp_path):
+def test_moving_pictures_are_split_and_trained_like_other_sequences(tmp_path):
     names = ("rotation", "scale", "shift_x", "shift_y", "hue")
     folder = write_pictures(tmp_path / "stills", COLOUR.reshape(-1, SIDE, SIDE, 3))
     sequences = from_images(folder, names, 9, size=8)
@@ -88,21 +88,21 @@ def test_pictures_that_move_are_sequences_like_any_other(tmp_path):
 @pytest.mark.parametrize(
     "images, name, sentence",
     [
-        (blob()[None], "spin", "one or some of rotation, scale, shift_x, shift_y, hue, not 'spin'"),
+        (blob()[None], "spin", "several of rotation, scale, shift_x, shift_y, hue, not 'spin'"),
         (COLOUR, "scale", "too many axes"),
-        (8 * blob()[None], "scale", r"must lie in \[0, 1\]"),
+        (8 * blob()[None], "scale", r"must be in \[0, 1\]"),
         (read(COLOUR), "scale", "these are sequences already"),
     ],
 )
-def test_pictures_that_cannot_move(images, name, sentence):
+def test_invalid_pictures_and_transformations_are_refused(images, name, sentence):
     with pytest.raises(tc.BadInput, match=sentence):
         from_images(images, name, 4)
 
 
-def test_pictures_that_are_too_large_are_made_smaller_and_said_to_be():
+def test_large_pictures_are_shrunk_and_reported():
     own = read(pictures(side=20), at_most=10)
     assert own.summary["frame_shape"] == [3, 10, 10]
-    assert "pictures of 20 x 20 were made that small" in str(own)
+    assert "pictures shrunk from 20 x 20" in str(own)
     assert torch.equal(shown(own), shown(read(pictures(side=20), size=10)))
     wide = np.zeros((2, 3, 12, 30), np.uint8)
     assert read(wide, at_most=6).summary["frame_shape"] == [1, 6, 15]
@@ -120,7 +120,7 @@ def shifted(shift=2):
     return ShiftedSequences(x, torch.arange(N * S).reshape(N, S), shift=shift)
 
 
-def test_shifted_sequences_are_where_they_were_when_fixed():
+def test_fixed_sets_are_not_shifted():
     sequences = shifted()
     assert torch.equal(next(sequences.batches(N)).x, as_shown(COLOUR))
     fixed = sequences.balanced(3, seed=0)
@@ -158,11 +158,11 @@ def spots(places, side=40):
     "places, room",
     [([(20, 20)], 1), ([(19, 20), (20, 20), (21, 20)], 2), ([(10, 10), (30, 12)], 4)],
 )
-def test_room_to_shift_is_twice_what_clips_lie_apart_or_a_tenth_of_a_side(places, room):
+def test_room_to_shift_is_twice_the_spread_or_a_tenth_of_a_side(places, room):
     assert room_to_shift(spots(places * 6)) == room
 
 
-def test_there_is_room_where_nothing_is_seen():
+def test_black_frames_have_room_to_shift():
     assert room_to_shift(Sequences.of(torch.ones(3, 4, 1, 8, 8))) == 1
 
 

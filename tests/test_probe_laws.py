@@ -1,4 +1,4 @@
-"""Probes, maps and templates against scikit-learn, scipy and counts by hand."""
+"""Probes, maps and templates against scikit-learn, scipy and explicit counts."""
 
 from itertools import product
 
@@ -58,7 +58,7 @@ def test_a_whitened_probe_is_that_of_uncorrelated_features_of_variance_one():
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
 
 
-def test_few_labels_are_as_many_of_every_class():
+def test_few_labels_are_balanced_over_classes():
     """Of a class that is rare: with six labels two are of each class, and a probe knows all."""
     classes = torch.cat([torch.zeros(500), torch.ones(500), torch.full((4,), 2.0)]).long()
     features = 10 * torch.eye(3)[classes]
@@ -78,7 +78,7 @@ def test_pooled_features_are_mean_spread_and_peak():
 
 
 @pytest.mark.parametrize("factors", [2, 3])
-def test_specialisation_is_one_less_the_entropy_of_motion(factors):
+def test_specialisation_is_one_minus_the_entropy_of_motion(factors):
     """How far directions turn, from frame to frame, in each factor's sequences."""
     t = normal(4 * factors, 5, 3, 7)
     moving = torch.zeros(4 * factors, 5, factors, dtype=torch.long)
@@ -118,7 +118,7 @@ class Reads(tc.VAE):
 
 
 @pytest.mark.parametrize("batch", [2, 3, 7, 100])
-def test_the_strongest_image_of_every_site_has_its_number_in_batches_of_any_size(batch):
+def test_strongest_images_do_not_depend_on_the_batch_size(batch):
     images = torch.rand(7, 1, 2, 3, 4)
     model = Reads.mlp((2, 3, 4), tc.Topography(2, (3, 4)), hidden=(2,))
     found = strongest_images(model, tc.Sequences.of(images), batch=batch)
@@ -126,14 +126,14 @@ def test_the_strongest_image_of_every_site_has_its_number_in_batches_of_any_size
 
 
 @pytest.mark.parametrize("noise, found", [(0.5, 0), (2.5, -1)])
-def test_only_what_a_roll_clearly_explains_has_moved(noise, found):
+def test_only_clear_rolls_count_as_motion(noise, found):
     """The roll leaves 1 less the cosine: at most 0.8 of what any other roll leaves."""
     start = normal(1, 1, 1, 40, 40)
     t = torch.cat([start.roll(n, 3) for n in range(4)], 1) + noise * normal(1, 4, 1, 40, 40)
     assert axis_moved(t).item() == found
 
 
-def test_a_template_is_a_copy_where_it_is_nearer_than_nearly_all_strangers():
+def test_a_template_is_a_copy_if_its_error_is_below_that_of_most_strokes():
     errors = torch.tensor([[0.0, 0.3, 0.5], [0.3, 0.0, 0.04], [0.5, 0.04, 0.0]])
     strangers = torch.linspace(0, 1, 21)  # one in twenty is below 0.05
     assert AffineCopies(errors).nearest.tolist() == pytest.approx([0.3, 0.04, 0.04])
@@ -162,7 +162,7 @@ def test_smoothness_is_the_mean_correlation_of_neighbours(shape, cyclic):
     assert observed == pytest.approx(np.mean(found), rel=1e-9)
 
 
-def test_the_score_of_a_factor_is_the_share_of_its_tests_that_are_right():
+def test_the_score_of_a_factor_is_its_share_of_correct_tests():
     """What was learnt counts, not what would have been best: of one vote, little is learnt."""
     codes, factors = perfect()
     for seed in range(5):

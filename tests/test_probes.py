@@ -1,4 +1,4 @@
-"""Probes find what is there to be read, and no more."""
+"""Linear probes: fits, whitening, and features of capsules."""
 
 import itertools
 import math
@@ -19,14 +19,14 @@ def blobs(count, apart=2.0, classes=4, features=6):
     return centres[which] + 0.3 * torch.randn(count, features), which
 
 
-def test_a_probe_separates_what_a_line_can():
+def test_a_probe_separates_linearly_separable_classes():
     train, test = blobs(400), blobs(400)
     assert fit_probe(*train).accuracy(*test) > 0.99
     noise = torch.randn(400, 6), torch.randint(4, (400,))
     assert fit_probe(*noise).accuracy(*blobs(400, apart=0.0)) < 0.4
 
 
-def test_a_probe_is_the_regression_that_has_no_better():
+def test_a_probe_minimises_the_penalised_loss():
     """At the best weights no small step lowers the loss."""
     features, classes = blobs(200, apart=0.4)
     best = fit_probe(features, classes, steps=500)
@@ -48,7 +48,7 @@ def correlated(count, shared=5.0):
     return features.double() + shared * torch.randn(count, 1).double(), which
 
 
-def test_a_whitened_probe_reads_the_same_off_any_invertible_map_of_its_features():
+def test_a_whitened_probe_is_invariant_to_invertible_maps_of_features():
     (train, classes), (test, _) = correlated(400), correlated(300)
     mix, shift = torch.randn(6, 6).double(), torch.randn(6).double()
     assert torch.linalg.cond(mix) < 30
@@ -59,13 +59,13 @@ def test_a_whitened_probe_reads_the_same_off_any_invertible_map_of_its_features(
     assert apart.abs().max() > 0.1  # merely standardised, it depends on the map
 
 
-def test_a_whitened_probe_is_not_held_back_where_features_are_correlated():
+def test_a_whitened_probe_is_better_for_correlated_features():
     train, test = correlated(400, 30.0), correlated(2000, 30.0)
     held_back = fit_probe(*train).accuracy(*test)
     assert fit_probe(*train, whiten=True).accuracy(*test) > held_back + 0.05
 
 
-def test_whitening_leaves_out_axes_along_which_nothing_varies():
+def test_whitening_leaves_out_constant_axes():
     features, classes = blobs(400)
     test, _ = blobs(300)
     plain = fit_probe(features, classes, whiten=True)(test)
@@ -90,7 +90,7 @@ def test_one_probe_is_applied_to_every_test():
     assert found["0"] == 1 and found["slightly"] > 0.99 and found["quarter"] == 0
 
 
-def test_refitted_probes_know_how_items_moved():
+def test_refitted_probes_are_fitted_to_moved_items():
     turns = {"0": 0.0, "half": 0.5, "quarter": 1.0}
     trains = {name: corners(400, turn) for name, turn in turns.items()}
     tests = {name: corners(300, turn) for name, turn in turns.items()}
@@ -101,7 +101,7 @@ def test_refitted_probes_know_how_items_moved():
         refitted_accuracies({"0": trains["0"]}, tests)
 
 
-def test_more_labels_never_hurt_much_and_few_are_of_all_classes():
+def test_more_labels_do_not_lower_the_accuracy_much():
     train, test = blobs(3000, apart=0.5), blobs(2000, apart=0.5)
     found = accuracy_by_labels(train, test, labels=(4, 40, 400, 3000, 10_000))
     assert list(found) == [4, 40, 400, 3000]
@@ -110,14 +110,14 @@ def test_more_labels_never_hurt_much_and_few_are_of_all_classes():
     assert all(b > a - 0.02 for a, b in itertools.pairwise(values))
 
 
-def test_pooled_features_do_not_see_a_roll():
+def test_pooled_features_are_invariant_to_rolls():
     topography = tc.Topography(3, (5,))
     t = torch.randn(2, 4, 3, 5)
     torch.testing.assert_close(pooled(topography.roll(t, 2)), pooled(t))
     assert pooled(t).shape == (2, 4, 9)
 
 
-def test_specialisation_is_one_where_every_factor_has_capsules_of_its_own():
+def test_specialisation_is_one_if_every_capsule_moves_for_one_factor():
     t = torch.randn(1, 1, 2, 6).expand(8, 4, 2, 6).clone()
     factors = torch.zeros(8, 4, 2, dtype=torch.long)
     for n in range(8):
@@ -131,7 +131,7 @@ def test_specialisation_is_one_where_every_factor_has_capsules_of_its_own():
     assert math.isnan(specialisation(t[::2], factors[::2]))
 
 
-def test_capsules_that_stand_still_have_no_specialisation():
+def test_constant_capsules_have_no_specialisation():
     """Beside one that moves for all factors, or for one: they change nothing, and are no number."""
     factors = torch.zeros(8, 5, 2, dtype=torch.long)
     factors[:4, :, 0] = factors[4:, :, 1] = torch.arange(5)
@@ -149,12 +149,12 @@ def test_capsules_that_stand_still_have_no_specialisation():
     assert math.isnan(specialisation(still, factors))
 
 
-def test_what_is_no_table_of_features_is_refused():
-    with pytest.raises(tc.BadInput, match="a probe takes"):
+def test_invalid_features_are_refused():
+    with pytest.raises(tc.BadInput, match=r"features and classes must be \(items, features\)"):
         fit_probe(torch.rand(3, 2), torch.zeros(4))
 
 
-def test_digits_are_probed_from_their_own_sequences(monkeypatch):
+def test_digits_are_probed_on_their_sequences(monkeypatch):
     """Of a model that shows which image it sees, any number of labels reads the class."""
 
     def some(count):
@@ -176,5 +176,5 @@ def test_digits_are_probed_from_their_own_sequences(monkeypatch):
 
 def test_features_that_are_not_finite_are_refused():
     features = torch.tensor([[0.0], [torch.inf]])
-    with pytest.raises(tc.NonFinite, match="a probe takes finite features"):
+    with pytest.raises(tc.NonFinite, match="a probe needs finite features"):
         fit_probe(features, torch.tensor([0, 1]), whiten=True)

@@ -1,4 +1,4 @@
-"""Sets of images in random poses: what is drawn, fixed and balanced, for all kinds of them."""
+"""Sets of images in random poses: draws, fixed sets and balanced sets, for every kind."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ every_set = pytest.mark.parametrize("name", SETS)
 
 
 @every_set
-def test_digests_and_draws_stay_what_they_were(name):
+def test_digests_and_draws_are_unchanged(name):
     """Of the whole set, of one that is balanced, and of one that was drawn."""
     sequences, _ = SETS[name]
     chosen = sequences.choose(drawn(40, 7)[:, : sequences.numbers])
@@ -62,7 +62,7 @@ def test_random_numbers_choose_every_image_and_every_level(name):
 
 
 @every_set
-def test_one_group_moves_by_a_level_a_frame_and_the_others_stand_still(name):
+def test_one_group_moves_by_a_level_a_frame_and_the_others_are_constant(name):
     sequences, numbers = SETS[name]
     uniform = drawn(200, numbers)
     steps = sequences.choose(uniform)[..., 1:].diff(dim=1) % sequences.levels
@@ -87,7 +87,7 @@ def test_a_balanced_set_has_different_images_and_every_group_equally_often(name)
 
 
 @every_set
-def test_what_is_moved_to_a_device_shows_the_same(name):
+def test_a_set_on_another_device_has_the_same_frames(name):
     sequences = SETS[name][0].balanced(2, seed=0)
     moved = sequences.to("cpu")
     assert moved.digest() == sequences.digest()
@@ -116,7 +116,7 @@ def test_every_moving_factor_has_one_of_several_speeds():
     assert len(counts) == 9 and counts.min() > 3000 / 9 * 0.8  # factors are independent
 
 
-def test_a_set_of_one_speed_draws_as_before_and_moves_at_it():
+def test_a_set_with_a_single_speed_moves_at_this_speed():
     slow, quick = (
         TransformedImages(IMAGES, replace(MOTIONS["single"], speeds=(speed,))) for speed in (1, 2)
     )

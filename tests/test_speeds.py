@@ -1,4 +1,4 @@
-"""Gains by speed: which sequences they are of, and where they are measured."""
+"""Gains by speed: the sequences that they measure, and the tables that show them."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def guess(x, visible):
 
 
 @pytest.mark.parametrize("velocity", range(-5, 6))
-def test_a_speed_is_that_of_the_data_wherever_it_starts(velocity):
+def test_speeds_do_not_depend_on_the_first_frame(velocity):
     sequences = rings((velocity,))
     for start in range(CLOSED):
         levels = sequences.show(sequences.order.roll(start, 1)).factors
@@ -69,7 +69,7 @@ def test_gains_by_speed_are_those_of_the_sequences_of_that_speed():
             assert measured["interval"] == pytest.approx(alone.interval(), abs=0.1)
 
 
-def test_sequences_that_come_round_among_the_visible_frames_count_only_with_all_frames():
+def test_sequences_that_repeat_among_visible_frames_count_only_with_all_frames():
     images = torch.rand(12, 1, 2, 2).round()
     order = torch.stack([torch.arange(12), torch.arange(12) * 2 % 12])
     one = tc.Sequences(images, order, torch.arange(12)[:, None], ("turn",))

@@ -66,7 +66,7 @@ def numbered(sequences):
     return [tuple(pixels) for pixels in sequences.images[:, 0, :3].tolist()]
 
 
-def test_fewer_images_are_part_of_more_and_all_digits_are_as_frequent(few_files):
+def test_smaller_selections_are_part_of_larger_ones_and_balanced(few_files):
     counts = (7, 10, 100, 300, 600)
     images = [numbered(Mnist(images=count).load().train) for count in counts]
     for few, more in itertools.pairwise(images):
@@ -84,7 +84,7 @@ def test_fewer_images_are_part_of_more_and_all_digits_are_as_frequent(few_files)
     assert len(both.train) == 80 and classes_of(both.train) == list(range(8))
 
 
-def test_more_images_than_there_are_get_a_sentence(few_files):
+def test_more_images_than_exist_are_refused(few_files):
     with pytest.raises(tc.BadInput, match="there are 600 training images, so images cannot be 601"):
         Mnist(images=601).load()
     assert len(some_images(parts()[0], 600).images) == 600
@@ -102,12 +102,12 @@ def test_more_images_than_there_are_get_a_sentence(few_files):
         (dict(images=0.5), "images must be a whole number"),
     ],
 )
-def test_digits_that_cannot_be_are_refused(settings, says):
+def test_invalid_settings_of_digits_are_refused(settings, says):
     with pytest.raises(tc.BadInput, match=says):
         Mnist(**settings)
 
 
-def test_neutral_settings_are_no_part_of_what_data_are():
+def test_neutral_settings_are_left_out_of_the_identity():
     assert Mnist().identity() == {"kind": "mnist-sequences"}
     assert Letters().identity() == {"kind": "letters"}
     assert Mnist(unseen=8).identity() == {"kind": "mnist-sequences", "unseen": (8,)}
@@ -244,7 +244,7 @@ def test_models_learn_nothing_from_what_is_outside_the_slice(name, monkeypatch):
         (dict(arc=8, speeds=(-1, 1)), "arc is of letters that turn by 24 degrees a frame"),
     ],
 )
-def test_slices_that_cannot_be_are_refused(settings, says):
+def test_invalid_slices_are_refused(settings, says):
     with pytest.raises(tc.BadInput, match=says):
         Letters(**settings)
 

@@ -10,7 +10,7 @@ X = torch.rand(2, 3, 1, 4, 4)
 TIMES = [[0, 1, 4], [5, 0, 2]]
 
 
-def test_every_frame_stands_at_its_time_and_the_others_are_missing():
+def test_frames_are_placed_at_their_times_and_others_are_missing():
     x, mask = at_times(X, TIMES)
     assert x.shape == (2, 6, 1, 4, 4) and mask.shape == (2, 6)
     for row, times in enumerate(TIMES):
@@ -51,12 +51,12 @@ def test_a_code_is_inferred_from_the_frames_at_their_times_in_any_order():
         ([0, 1, 4], 4, "does not fit into 4 frames"),
     ],
 )
-def test_bad_times_are_refused_in_a_sentence(times, frames, said):
+def test_invalid_times_are_refused(times, frames, said):
     with pytest.raises(tc.BadInput, match=said):
         at_times(X, times, frames)
 
 
-def test_frames_may_be_an_array_and_there_must_be_some():
+def test_frames_may_be_an_array_but_not_empty():
     x, mask = at_times(X.numpy(), TIMES)
     assert x.equal(at_times(X, TIMES)[0]) and mask.equal(at_times(X, TIMES)[1])
     for none, times in ((X[:0], [0, 1, 2]), (X[:, :0], [])):

@@ -1,4 +1,4 @@
-"""Transformed images: what turns, grows and changes colour does so exactly, and one at a time."""
+"""Transformed images: rotation, scale and hue are exact, and change as the motion says."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_a_quarter_turn_is_counter_clockwise_and_exact():
     torch.testing.assert_close(turned, image.rot90(1, (1, 2)), rtol=0, atol=1e-4)
 
 
-def test_turning_back_and_forth_gives_a_smooth_image_back():
+def test_a_rotation_and_its_inverse_restore_a_smooth_image():
     y, x = torch.meshgrid(*[torch.linspace(-2.5, 2.5, 28)] * 2, indexing="ij")
     blob = torch.exp(-((x - 0.3) ** 2) - 2 * y**2)[None]
     there = turn(blob, torch.tensor([0.7]), torch.tensor([1.2]))
@@ -37,7 +37,7 @@ def test_turning_back_and_forth_gives_a_smooth_image_back():
     assert (there - blob).abs().max() > 0.3 and (back - blob).abs().max() < 0.04
 
 
-def test_scaling_makes_things_larger_and_what_comes_in_is_black():
+def test_scaling_enlarges_images_and_fills_edges_with_black():
     image = torch.zeros(2, 28, 28)
     image[:, 10:18, 10:18] = 1
     half, twice = turn(image, torch.zeros(2), torch.tensor([0.5, 1.25]))
@@ -51,7 +51,7 @@ def test_hues_go_round_from_red_over_green_and_blue():
     torch.testing.assert_close(found, torch.tensor(expected).float(), rtol=0, atol=1e-5)
 
 
-def test_one_factor_moves_through_all_its_values_and_the_others_stand_still(digits):
+def test_one_factor_takes_all_its_values_and_the_others_are_constant(digits):
     sequences = TransformedImages(digits)
     batch = sequences.draw(60, torch.Generator().manual_seed(1))
     assert batch.x.shape == (60, STEPS, 3, 28, 28) and batch.factors.shape == (60, STEPS, 3)
@@ -123,7 +123,7 @@ def old_views(angle, scale):
     return torch.stack([(cos * x - sin * y) * (2 / 28), (sin * x + cos * y) * (2 / 28)], -1)
 
 
-def test_without_a_centre_frames_and_digests_stay_what_they_were(digits):
+def test_without_a_centre_frames_and_digests_are_unchanged(digits):
     """To the bit: runs and results are told apart by them."""
     angle = torch.arange(STEPS) * (2 * torch.pi / STEPS)
     shape = STEPS, STEPS
@@ -249,17 +249,17 @@ def test_pixels_on_the_horizon_are_black():
     assert sequences.views.abs().max() <= 4
 
 
-def test_perspective_has_a_centre_of_its_own(digits):
-    with pytest.raises(tc.BadInput, match="the perspective motion has a centre of its own"):
+def test_the_centre_of_perspective_cannot_be_set(digits):
+    with pytest.raises(tc.BadInput, match="the centre of the perspective motion is fixed"):
         TransformedImages(digits, MOTIONS["perspective"], centre=14)
-    with pytest.raises(tc.BadInput, match="the perspective motion has a centre of its own"):
+    with pytest.raises(tc.BadInput, match="the centre of the perspective motion is fixed"):
         Mnist(motion="perspective", centre=14)
 
 
 # Fixed sets ---------------------------------------------------------------------------------------
 
 
-def test_a_fixed_set_has_every_image_once_and_the_factors_take_turns(digits):
+def test_a_fixed_set_has_every_image_once_and_balances_the_factors(digits):
     whole = TransformedImages(digits).balanced(None, seed=0)
     some = TransformedImages(digits).balanced(4, seed=0)
     assert len(whole) == 30 and len(some) == 12

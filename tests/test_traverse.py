@@ -1,4 +1,4 @@
-"""A traversal from Python: every frame that is shown is the t of one, rolled, at any topography."""
+"""Traversals from Python: every frame is decoded from the rolled t of one frame."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def model(topography):
 
 
 @every_topography
-def test_every_frame_is_the_t_of_one_rolled_as_far_as_it_is_away(topography, frames):
+def test_every_frame_is_decoded_from_the_rolled_t_of_one_frame(topography, frames):
     one, x = model(topography), torch.rand(2, frames, *FRAME)
     walked = tc.traverse(one, x, axis=0)
     assert walked.x.shape == walked.rolled.shape == walked.reconstructed.shape == x.shape
@@ -36,7 +36,7 @@ def test_every_frame_is_the_t_of_one_rolled_as_far_as_it_is_away(topography, fra
     )
 
 
-def test_time_that_has_ends_is_shown_as_it_passes():
+def test_open_sequences_keep_the_order_of_their_frames():
     x = torch.rand(2, 7, *FRAME)
     walked = tc.traverse(model(tc.Topography(2, (7,), window=3, cyclic=False)), x)
     assert torch.equal(walked.x, x)
@@ -44,7 +44,7 @@ def test_time_that_has_ends_is_shown_as_it_passes():
     assert walked.unseen[0].tolist() == [True, True, False, False, False, True, True]
 
 
-def test_only_what_the_window_shows_decides_what_is_rolled():
+def test_the_rolled_t_depends_on_frames_of_the_window_only():
     one, x = model(tc.Topography(2, (9,), window=3)), torch.rand(1, 9, *FRAME)
     other = x.clone()
     other[:, 2:8] = torch.rand(1, 6, *FRAME)
@@ -63,7 +63,7 @@ def test_the_rate_is_the_topographys_unless_given():
     assert not torch.allclose(tc.traverse(half, x, rate=1.0).rolled, tc.traverse(half, x).rolled)
 
 
-def test_of_several_axes_the_one_that_is_named_is_rolled():
+def test_the_given_axis_is_rolled():
     one, x = model(tc.Topography(1, (5, 4), window=3)), torch.rand(3, 5, *FRAME)
     t = one.encode(x)
     for axis in (0, 1):
@@ -81,7 +81,7 @@ def test_of_several_axes_the_one_that_is_named_is_rolled():
         )
 
 
-def test_one_sequence_an_array_and_bytes_are_taken():
+def test_a_single_sequence_an_array_and_bytes_are_accepted():
     one, x = model(tc.Topography(2, (6,), window=3)), torch.rand(1, 6, *FRAME)
     expected = tc.traverse(one, x).rolled
     for same in (x[0], x.numpy(), x[0].numpy(), x.double(), tc.Sequences.of(x)):
@@ -100,7 +100,7 @@ def test_drawn_latents_are_those_of_the_metric_and_the_seed_decides_them():
     assert not torch.equal(tc.traverse(one, x, sample=True, seed=1).rolled, drawn.rolled)
 
 
-def test_a_walk_draws_itself_as_figures_do():
+def test_a_traversal_is_drawn_like_figures():
     one, x = model(tc.Topography(2, (6,), window=3)), torch.rand(2, 6, *FRAME)
     pictures = [
         axis.images[0].get_array()
@@ -126,12 +126,12 @@ def test_a_walk_draws_itself_as_figures_do():
         ("frames", {}, "array or a tensor"),
     ],
 )
-def test_mistakes_get_a_sentence(x, how, says):
+def test_mistakes_have_messages(x, how, says):
     with pytest.raises(tc.BadInput, match=says):
         tc.traverse(model(tc.Topography(2, (6,), window=3)), x, **how)
 
 
-def test_what_does_not_roll_says_so():
+def test_models_without_rolls_are_refused():
     with pytest.raises(tc.BadInput, match="PartWhole does not support traversals"):
         tc.traverse(tc.PartWhole((1, 28, 28)), torch.rand(1, 1, 1, 28, 28))
     vectors = tc.VAE.mlp((5,), tc.Topography(2, (3,)))
@@ -140,7 +140,7 @@ def test_what_does_not_roll_says_so():
 
 
 @pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
-def test_the_gain_of_a_walk_is_that_of_its_frames(likelihood):
+def test_the_gain_of_a_traversal_is_that_of_its_frames(likelihood):
     """Anyone's predictions are judged as ours are, at once and batch by batch."""
     one = tc.TopographicVAE.mlp(
         FRAME, tc.Topography(2, (6,), window=3), (8,), mu=-0.5, likelihood=likelihood

@@ -26,7 +26,7 @@ def test_distances_are_round_the_end_if_capsules_are_rings_or_time_is_closed():
 
 
 @pytest.mark.parametrize("total", [1, 2, 9, 299, 300, 301, 599, 600, 2000])
-def test_scripts_are_spread_evenly_and_never_more_than_asked_for(total):
+def test_at_most_the_given_number_of_scripts_is_spread_evenly(total):
     scripts = torch.arange(total)
     for most in (1, 2, 4, 300):
         found = spread(scripts, most)

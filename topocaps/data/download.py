@@ -26,9 +26,14 @@ class NotDownloaded(TopocapsError):
 
 
 def download(mirrors: Sequence[str], name: str, folder: Path) -> Path:
-    """Download ``name`` to ``folder`` from the first mirror that has it.
+    """Download a file from the first mirror that has it, and return its path.
 
     An interrupted download (``name.part``) is resumed.
+
+    Args:
+        mirrors: addresses that a file name is appended to.
+        name: name of the file.
+        folder: folder that the file is written to.
     """
     make_folder(folder)
     whole, part = folder / name, folder / f"{name}.part"
@@ -75,18 +80,23 @@ def _progress() -> Progress:
 
 
 def cached_bytes(name: str, size: int, make: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Return ``size`` bytes from a file of the cache, or make them and write the file if it can be.
+    """Return bytes from a file of the cache, or make them and write the file.
 
-    A file of another size is not believed.
+    A file of another size is replaced. A cache that cannot be read or written is ignored.
+
+    Args:
+        name: name of the file.
+        size: number of bytes.
+        make: function that returns the bytes.
     """
     try:
         file = cache_folder() / name
     except RuntimeError:  # a user without a home folder
         return make()
     with contextlib.suppress(OSError):
-        found = np.fromfile(file, dtype=np.uint8)
-        if found.size == size:
-            return found
+        cached = np.fromfile(file, dtype=np.uint8)
+        if cached.size == size:
+            return cached
     made = make()
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Maps of the plane, and the one place where images are warped by them.
+"""Maps of the plane, and the warping of images by them.
 
-A point is x before y, and y points down. *Pixels* are points in pixels from the middle of an image;
-*places* are points in halves of its sides, whose edges are at -1 and 1 whatever their length.
+A point is (x, y), and y points down. *Pixels* are points in pixels from the middle of an image.
+*Places* are points in halves of the sides of an image, so its edges are at -1 and 1.
 
 A map is a matrix (…, 2, 2), (…, 2, 3) or (…, 3, 3): linear, affine or projective.
 """
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-Outside = Literal["zeros", "border", "reflection"]  #: what lies outside an image
-FAR = 4.0  # a place, where there is no image
+Outside = Literal["zeros", "border", "reflection"]  #: the values outside an image
+FAR = 4.0  # the coordinate of a place far outside the image
 
 
 def pixels(
@@ -25,39 +25,45 @@ def pixels(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Tensor:
-    """The centres of all pixels, in pixels from the middle: (height, width, 2)."""
+    """Return the centres of all pixels, in pixels from the middle: (height, width, 2)."""
     x = torch.arange(width, dtype=dtype, device=device) + 0.5 - width / 2
     y = torch.arange(height, dtype=dtype, device=device) + 0.5 - height / 2
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
 
 
 def as_places(points: Tensor, height: int, width: int) -> Tensor:
-    """Points in pixels from the middle, (…, 2), as places."""
+    """Convert points (…, 2) in pixels from the middle to places."""
     x, y = points.unbind(-1)
     return torch.stack([x * (2 / width), y * (2 / height)], -1)
 
 
 def grid(height: int, width: int, **options: Any) -> Tensor:
-    """The places of the centres of all pixels, with options of `pixels`: (height, width, 2)."""
+    """Return the places of the centres of all pixels: (height, width, 2).
+
+    Args:
+        options: ``dtype`` and ``device``, as in `pixels`.
+    """
     return as_places(pixels(height, width, **options), height, width)
 
 
 def apply(maps: Tensor, points: Tensor) -> Tensor:
-    """Points (…, height, width, 2) as maps (…, rows, columns) take them: (…, height, width, 2)."""
+    """Map points (…, height, width, 2) by maps (…, rows, columns): (…, height, width, 2)."""
     x, y = points.unbind(-1)
-    taken = []
+    mapped = []
     for row in maps.unbind(-2):
         by_x, by_y, *shift = (number[..., None, None] for number in row.unbind(-1))
-        taken.append(by_x * x + by_y * y if not shift else by_x * x + by_y * y + shift[0])
-    if len(taken) == 3:
-        taken = [taken[0] / taken[2], taken[1] / taken[2]]
-    return torch.stack(taken, -1)
+        mapped.append(by_x * x + by_y * y if not shift else by_x * x + by_y * y + shift[0])
+    if len(mapped) == 3:
+        mapped = [mapped[0] / mapped[2], mapped[1] / mapped[2]]
+    return torch.stack(mapped, -1)
 
 
 def rotation(angle: Tensor, aspect: float = 1.0) -> Tensor:
-    """The turn by an angle in radians, counter-clockwise as seen: (…) to (…, 2, 2).
+    """Return counter-clockwise rotations (…, 2, 2).
 
-    ``aspect`` is 1 for pixels; for places it is the width of the image over its height.
+    Args:
+        angle: angles in radians, (…).
+        aspect: the width of the image over its height if the map applies to places; 1 for pixels.
     """
     cos, sin = angle.cos(), angle.sin()
     to_x, to_y = torch.stack([cos, sin / aspect], -1), torch.stack([-sin * aspect, cos], -1)
@@ -65,13 +71,13 @@ def rotation(angle: Tensor, aspect: float = 1.0) -> Tensor:
 
 
 def adjugate(linear: Tensor) -> Tensor:
-    """The inverse of linear maps, times their determinants."""
+    """Return the inverses of linear maps times their determinants, (…, 2, 2)."""
     (a, b), (c, d) = (row.unbind(-1) for row in linear.unbind(-2))
     return torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2)
 
 
 def determinant(linear: Tensor) -> Tensor:
-    """How many times linear maps enlarge areas: (…)."""
+    """Return the determinants of linear maps, (…): the factors by which they enlarge areas."""
     (a, b), (c, d) = (row.unbind(-1) for row in linear.unbind(-2))
     return a * d - b * c
 
@@ -79,10 +85,16 @@ def determinant(linear: Tensor) -> Tensor:
 def turned(
     height: int, width: int, angle: Tensor, scale: Tensor, centre: float | None = None
 ) -> Tensor:
-    """The places that pixels come from when an image is turned counter-clockwise and scaled.
+    """Return the places whose values the pixels of a rotated and scaled image take.
 
-    ``centre`` is the index, row and column alike, of the pixel that stays where it is; None is the
-    middle of the image. Angles and scales are (…), places (…, height, width, 2).
+    The places are (…, height, width, 2).
+
+    Args:
+        height, width: size of the image.
+        angle: angles of counter-clockwise rotations in radians, (…).
+        scale: factors of enlargement, (…).
+        centre: row and column index of the pixel that stays in its place; None is the middle of
+            the image.
     """
     back = rotation(angle).mT / scale[..., None, None]
     points = pixels(height, width)
@@ -93,9 +105,10 @@ def turned(
 
 
 def perspective(height: int, width: int, degrees: float) -> Tensor:
-    """The map of a turn in space by ``degrees``, about the vertical axis and the line of sight.
+    """Return the map (3, 3) of a rotation in space, in float64.
 
-    It takes indices of pixels of the image to those of the frame, by a matrix (3, 3) in float64, as
+    The image rotates by ``degrees`` about the vertical axis and about the line of sight. The map
+    takes pixel indices of the image to those of the frame, as
     ``rotate_along_axis(phi=degrees, gamma=degrees)`` of the papers' released code does.
     """
     if degrees == 0:
@@ -113,24 +126,31 @@ def perspective(height: int, width: int, degrees: float) -> Tensor:
 
 
 def in_perspective(height: int, width: int, degrees: float) -> Tensor:
-    """The places that pixels come from when an image is seen in perspective: (height, width, 2)."""
+    """Return the places whose values the pixels of an image in perspective take.
+
+    The image is rotated by `perspective`. The places are (height, width, 2).
+    """
     first = torch.tensor([(width - 1) / 2, (height - 1) / 2])  # from the first pixel to the middle
     indices = pixels(height, width, torch.float64) + first
     points = apply(torch.linalg.inv(perspective(height, width, degrees)), indices) - first
-    # pixels on the horizon come from infinitely far away
+    # pixels on the horizon have places at infinity
     return as_places(points, height, width).nan_to_num(FAR).clamp(-FAR, FAR).float()
 
 
 def warp(images: Tensor, places: Tensor, outside: Outside = "zeros") -> Tensor:
-    """Images whose every pixel is taken from its place; bilinear, black outside unless asked for.
+    """Return images (…, channels, rows, columns) with the values of ``images`` at ``places``.
 
-    images: (…, channels, height, width), places: (…, rows, columns, 2), to
-    (…, channels, rows, columns). Axes in front are broadcast.
+    Values between pixels are interpolated bilinearly. Leading axes are broadcast.
+
+    Args:
+        images: images (…, channels, height, width).
+        places: the place that each pixel is read from, (…, rows, columns, 2).
+        outside: values outside the image: black, those of the edge, or those of the mirrored image.
     """
     front = torch.broadcast_shapes(images.shape[:-3], places.shape[:-3])
-    flat, looked_up = (
+    flat_images, flat_places = (
         part.expand(*front, *part.shape[-3:]).reshape(-1, *part.shape[-3:])
         for part in (images, places)
     )
-    seen = grid_sample(flat, looked_up, padding_mode=outside, align_corners=False)
-    return seen.reshape(*front, *seen.shape[1:])
+    warped = grid_sample(flat_images, flat_places, padding_mode=outside, align_corners=False)
+    return warped.reshape(*front, *warped.shape[1:])

@@ -1,4 +1,4 @@
-"""Letters that turn: the glyphs of the fonts inside matplotlib, so there is nothing to download."""
+"""Letters that rotate. Their glyphs come from fonts inside matplotlib, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SIDE = 28  # pixels
 POINTS, DPI = 16, 90
 FRAMES = 15  # of 24 degrees
 VARIANTS = 7  # of a training letter
-#: Which letters are held out: every fifth one.
+#: True for held-out letters, which are every fifth one.
 HELD_OUT = torch.arange(len(LETTERS)) % 5 == 0
 
 
 def glyphs() -> Tensor:
-    """Draw every letter in every face, in the middle of its image: (letters, faces, 28, 28) bytes.
+    """Draw every letter in every face, centred: bytes (letters, faces, 28, 28).
 
     >>> h = glyphs()[LETTERS.index("H"), 0]
     >>> for row in h[6:22:2, 6:21]:
@@ -64,39 +64,42 @@ def glyphs() -> Tensor:
         for letter, character in enumerate(LETTERS):
             font.set_text(character)
             font.draw_glyphs_to_bitmap(antialiased=True)
-            drawn = np.asarray(font.get_image())
-            top, left = ((SIDE - side) // 2 for side in drawn.shape)
-            place = np.s_[top : top + drawn.shape[0], left : left + drawn.shape[1]]
-            images[letter, face][place] = drawn
+            glyph = np.asarray(font.get_image())
+            top, left = ((SIDE - side) // 2 for side in glyph.shape)
+            centre = np.s_[top : top + glyph.shape[0], left : left + glyph.shape[1]]
+            images[letter, face][centre] = glyph
     return torch.from_numpy(images)
 
 
 def letters() -> tuple[Sequences, Sequences]:
-    """Return (training, held-out) sequences of grey frames, (1, 28, 28), in which a letter turns.
+    """Return training and held-out sequences of grey frames (1, 28, 28) in which a letter rotates.
 
-    The letters are a-z, A-Z and 0-9 in twelve faces. A frame is turned by 24 degrees from the one
-    before, counter-clockwise, so that 15 frames come round. Every fifth letter is held out in all
-    faces, and shown as it is, upright in frame 0. Each training letter has seven variants, with
-    random sizes, proportions, slants and first angles that are always the same. The images are
-    drawn once and then read from the cache.
+    The letters are a-z, A-Z and 0-9 in twelve faces. Each frame is rotated counter-clockwise by 24
+    degrees from the one before, so 15 frames are a full turn. Every fifth letter is held out in all
+    faces; it is not distorted, and upright in frame 0. Each training letter has seven variants with
+    different sizes, proportions, slants and first angles. They are drawn at random from a fixed
+    seed. The images are drawn once and then read from the cache.
 
     >>> train, held_out = letters()
     >>> held_out
     Sequences(156 of 15 frames (1, 28, 28), letter, face, variant, rotation)
     """
-    trained, held = (part.nonzero().flatten() for part in (~HELD_OUT, HELD_OUT))
-    shapes = [(len(trained), VARIANTS), (len(held), 1)]
-    sizes = [letter * len(FACES) * count * FRAMES * SIDE**2 for letter, count in shapes]
-    images = cached_bytes("letters-v2.bytes", sum(sizes), _turn_all)
-    of_trained, of_held = torch.from_numpy(images).split(sizes)
-    return _sequences(of_trained, trained, VARIANTS), _sequences(of_held, held, 1)
+    training, held_out = (part.nonzero().flatten() for part in (~HELD_OUT, HELD_OUT))
+    shapes = [(len(training), VARIANTS), (len(held_out), 1)]
+    sizes = [letters * len(FACES) * variants * FRAMES * SIDE**2 for letters, variants in shapes]
+    images = torch.from_numpy(cached_bytes("letters-v2.bytes", sum(sizes), _rotate_all))
+    training_images, held_out_images = images.split(sizes)
+    return (
+        _sequences(training_images, training, VARIANTS),
+        _sequences(held_out_images, held_out, 1),
+    )
 
 
 def orientations(sequences: Sequences) -> Tensor:
-    """Return by how many frames the letter of every image is turned from upright: (images,).
+    """Return the orientation of the letter in every image, in frames from upright: (images,).
 
-    A frame is 24 degrees, counter-clockwise. Training letters have a first angle, which is not a
-    whole number of frames.
+    A frame is a counter-clockwise rotation by 24 degrees. Training letters start at an angle that
+    is not a whole number of frames.
     """
     assert sequences.factors is not None
     letter, face, variant, rotation = sequences.factors.unbind(1)
@@ -106,32 +109,32 @@ def orientations(sequences: Sequences) -> Tensor:
 def _first_orientations() -> Tensor:
     """Return the orientations of all letters in frame 0, (letters, faces, variants)."""
     generator = torch.Generator().manual_seed(0)
-    found = torch.zeros(len(LETTERS), len(FACES), VARIANTS, dtype=torch.float64)
+    orientation = torch.zeros(len(LETTERS), len(FACES), VARIANTS, dtype=torch.float64)
     count = int((~HELD_OUT).sum()) * len(FACES)
     maps = torch.stack([_variants(generator) for _ in range(count)])
-    across, down = maps[..., 0].double().unbind(-1)  # where a map takes the horizontal axis
-    angle = torch.atan2(-down, across)  # vertical places grow downwards
-    found[~HELD_OUT] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
-    return found
+    across, down = maps[..., 0].double().unbind(-1)  # images of the horizontal axis
+    angle = torch.atan2(-down, across)  # y points down
+    orientation[~HELD_OUT] = (angle * FRAMES / (2 * math.pi)).unflatten(0, (-1, len(FACES)))
+    return orientation
 
 
-def _sequences(images: Tensor, letter: Tensor, count: int) -> Sequences:
-    sides = (torch.arange(side) for side in (len(FACES), count, FRAMES))
-    factors = torch.cartesian_prod(letter, *sides)
+def _sequences(images: Tensor, letter: Tensor, variants: int) -> Sequences:
+    levels = (torch.arange(count) for count in (len(FACES), variants, FRAMES))
+    factors = torch.cartesian_prod(letter, *levels)
     order = torch.arange(len(factors)).reshape(-1, FRAMES)
     moving = torch.full((len(order),), NAMES.index("rotation"))
     frames = images.reshape(-1, 1, SIDE, SIDE)
     return Sequences(frames, order, factors, NAMES, moving, cyclic=True)
 
 
-def _turn_all() -> NDArray[np.uint8]:
-    """Turn every glyph: bytes in the order (letter, face, variant, rotation, pixel).
+def _rotate_all() -> NDArray[np.uint8]:
+    """Return the frames of all glyphs: bytes in the order (letter, face, variant, rotation, pixel).
 
     The variants of training letters come first, and then the held-out letters.
     """
-    drawn, generator = glyphs(), torch.Generator().manual_seed(0)
-    parts = [_turn(one, _variants(generator)) for one in drawn[~HELD_OUT].flatten(0, 1)]
-    parts += [_turn(one, torch.eye(2)[None]) for one in drawn[HELD_OUT].flatten(0, 1)]
+    images, generator = glyphs(), torch.Generator().manual_seed(0)
+    parts = [_rotate(glyph, _variants(generator)) for glyph in images[~HELD_OUT].flatten(0, 1)]
+    parts += [_rotate(glyph, torch.eye(2)[None]) for glyph in images[HELD_OUT].flatten(0, 1)]
     return torch.cat(parts).numpy()
 
 
@@ -149,8 +152,8 @@ def _variants(generator: torch.Generator) -> Tensor:
     return size[:, None, None] * rotation(angle) @ torch.stack([across, down], -2)
 
 
-def _turn(glyph: Tensor, maps: Tensor) -> Tensor:
-    """Return bytes of a glyph that maps (variants, 2, 2) change and that turns afterwards."""
+def _rotate(glyph: Tensor, maps: Tensor) -> Tensor:
+    """Distort a glyph by maps (variants, 2, 2), then rotate it, and return its frames as bytes."""
     angle = torch.arange(FRAMES) * (2 * math.pi / FRAMES)
     maps = rotation(angle) @ maps[:, None]  # variants frames 2 2
     back = adjugate(maps) / determinant(maps)[..., None, None]

@@ -14,19 +14,19 @@ from topocaps.data.affnist import AFFNIST_SIDE, TIELEMAN_2013
 from topocaps.data.geometry import adjugate, apply, determinant, pixels, rotation, warp
 from topocaps.data.scripted import ScriptedSet
 from topocaps.data.sequences import Batch
-from topocaps.errors import BadInput, whole_number
+from topocaps.errors import BadInput, non_negative, whole_number
 from topocaps.references import cites
 
 STEPS = 2**16  #: steps from the lower to the upper end of each range; even, for its middle
 
 
 class Moves(NamedTuple):
-    """The ranges of uniform random affine maps. A tuple, so that it is part of digests."""
+    """The ranges of uniform random affine maps. It is a tuple so that digests contain it."""
 
     degrees: float = 0.0  #: the largest rotation, in either direction
-    canvas: int = 28  #: the side of the frame, in which digits are centred
-    shift: float | None = 0.0  #: pixels; None is any shift that leaves all ink on the canvas
-    shear: float = 0.0  #: columns per row
+    canvas: int = 28  #: the side of the square frame, in which digits are centred
+    shift: float | None = 0.0  #: the largest in pixels; None is any that keeps all ink in the frame
+    shear: float = 0.0  #: the largest, in columns per row
     scale: tuple[float, float] = (1.0, 1.0)  #: the smallest and the largest, for each axis
 
 
@@ -34,13 +34,18 @@ UPRIGHT = Moves()
 
 
 def rotated_up_to(degrees: float, canvas: int = 28) -> Moves:
-    """Return the moves of rotated MNIST (Table 1 of Smith et al.): angles of up to ``degrees``."""
+    """Return the ranges of rotated MNIST (Table 1 of Smith et al.).
+
+    Args:
+        degrees: the largest rotation, in either direction.
+        canvas: the side of the frame.
+    """
     return Moves(degrees=degrees, canvas=canvas)
 
 
 @cites(TIELEMAN_2013)
 def affnist_style() -> Moves:
-    """Return moves similar to those of affNIST, whose own images ``affnist`` reads."""
+    """Return ranges similar to those of affNIST. Its published images are read by `affnist`."""
     return Moves(degrees=20.0, canvas=AFFNIST_SIDE, shift=None, shear=0.2, scale=(0.8, 1.2))
 
 
@@ -48,9 +53,9 @@ def affnist_style() -> Moves:
 class MovedDigits(ScriptedSet):
     """Digits in random poses: sequences of one frame (1, canvas, canvas).
 
-    Digits are scaled, sheared, rotated and shifted, in this order and about the middle; bilinear,
-    with black outside. A script is (…, 1, 7): the image, then rotation, shear, x and y scales and x
-    and y shifts, each in units of 1 / ``STEPS`` of its range.
+    Digits are scaled, sheared and rotated about the middle and then shifted. They are interpolated
+    bilinearly, with black outside. A script is (…, 1, 7): the index of the image, then rotation,
+    shear, x scale, y scale, x shift and y shift, each in units of 1 / ``STEPS`` of its range.
     """
 
     names: ClassVar[tuple[str, ...]] = ("class",)
@@ -98,9 +103,14 @@ class MovedDigits(ScriptedSet):
 
 
 def linear_map(angle: Tensor, shear: Tensor, scale: Tensor) -> Tensor:
-    """Return maps (…, 2, 2) that scale by (…, 2), shear along x, then rotate counter-clockwise.
+    """Return maps (…, 2, 2) of points (x, y), where y points down.
 
-    x stands before y, and y points down.
+    They scale, then shear along x, then rotate counter-clockwise.
+
+    Args:
+        angle: angles in radians, (…).
+        shear: columns per row, (…).
+        scale: scales of x and y, (…, 2).
     """
     x, y = rotation(angle).unbind(-1)  # the images of the axes, (…, 2)
     sheared = x * shear[..., None] + y
@@ -108,9 +118,15 @@ def linear_map(angle: Tensor, shear: Tensor, scale: Tensor) -> Tensor:
 
 
 def placed(images: Tensor, linear: Tensor, shift: Tensor, canvas: int) -> Tensor:
-    """Map images (…, height, width) about their middle, then shift them: (…, canvas, canvas).
+    """Map images about their middle, then shift them: (…, canvas, canvas).
 
     Shifts by whole pixels, without a linear map, keep all values exactly.
+
+    Args:
+        images: images (…, height, width).
+        linear: maps (…, 2, 2).
+        shift: shifts along x and y in pixels, (…, 2).
+        canvas: the side of the result.
     """
     height, width = images.shape[-2:]
     points = pixels(canvas, canvas, device=images.device) - shift[..., None, None, :]
@@ -130,7 +146,7 @@ def room(images: Tensor, linear: Tensor, canvas: int) -> tuple[Tensor, Tensor]:
     """
     height, width = images.shape[-2:]
     mapped = apply(linear, pixels(height, width, device=images.device))
-    reach = linear.abs().sum(-1)  # of a bilinear pixel around its centre, (…, 2)
+    reach = linear.abs().sum(-1)  # distance that a pixel's ink reaches from its centre, (…, 2)
     edge = canvas / 2 + 0.5  # the first pixel outside
     ink = (images > 0)[..., None] * mapped
     return reach - edge - ink.amin((-3, -2)), edge - reach - ink.amax((-3, -2))
@@ -141,12 +157,14 @@ def _between(low: float | Tensor, high: float | Tensor, share: Tensor) -> Tensor
 
 
 def check_moves(moves: Moves) -> None:
-    """Refuse ranges that are not finite, or not positive."""
+    """Raise `BadInput` if a range is negative or infinite, or a scale is 0."""
     whole_number("canvas", moves.canvas)
     low, high = moves.scale
     if not 0 < low <= high:
-        raise BadInput(f"scale must be the least and the greatest, above 0, not {moves.scale!r}")
+        raise BadInput(
+            f"scale must be the smallest and the largest scale, both above 0, not {moves.scale!r}"
+        )
     for name in ("degrees", "shear", "shift"):
         value = getattr(moves, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise BadInput(f"{name} must be how far digits may go, 0 or more, not {value!r}")
+        if value is not None:
+            non_negative(name, value)

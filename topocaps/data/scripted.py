@@ -1,4 +1,4 @@
-"""Sequences made from single images: a random pose, of which some factors move."""
+"""Sequences made from single images in random poses, of which some factors change."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from topocaps.errors import BadInput
 
 
 class ScriptedSet(SequenceSet):
-    """Images in random poses; moving factors pass through the levels and start again.
+    """Images in random poses. A moving factor goes through all levels, then starts again.
 
     A pose is ``pose_size`` integers below ``levels``. A script is (…, time, 1 + pose_size): the
     index of the image, and the pose of every frame. Subclasses are dataclasses with a field
     ``scripts``.
     """
 
-    scripts: Tensor | None  #: (sequences, time, …) of a fixed set; else one sequence per image
+    #: (sequences, time, …) of a fixed set; None if sequences are drawn at random from all images
+    scripts: Tensor | None
 
     @property
     @abstractmethod
@@ -30,27 +31,28 @@ class ScriptedSet(SequenceSet):
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Factors that move together. A draw chooses one group; without groups nothing moves."""
+        """Groups of factors that move together. A draw chooses one; without groups none moves."""
         return ()
 
     @property
     def speeds(self) -> tuple[int, ...]:
-        """Levels by which a factor may move in a frame. A draw chooses one for each factor."""
+        """Speeds of factors, in levels per frame. A draw chooses one for each factor."""
         return (1,)
 
     @property
     def pose_size(self) -> int:
-        """The number of integers of a pose: by default one per factor."""
+        """The number of integers in a pose; by default one per factor."""
         return len(self.names)
 
     @property
     def numbers(self) -> int:
-        """One for the image, one for the group if there are groups, and one per factor.
+        """The random numbers that choose a sequence.
 
-        There is another one per factor if there are several speeds.
+        One is for the image, one for the group if there are groups, one for each integer of the
+        pose, and another one for each integer if there are several speeds.
         """
-        each = 1 + (len(self.speeds) > 1)
-        return 1 + bool(self.groups) + each * self.pose_size
+        per_integer = 1 + (len(self.speeds) > 1)
+        return 1 + bool(self.groups) + per_integer * self.pose_size
 
     def __len__(self) -> int:
         return len(self.images if self.scripts is None else self.scripts)
@@ -69,7 +71,12 @@ class ScriptedSet(SequenceSet):
         return self._one_each(len(self.images), seed=0) if self.scripts is None else self.scripts
 
     def balanced(self, each: int | None, seed: int) -> Self:
-        """Return a fixed set of different images; None takes all. The groups are balanced."""
+        """Return a fixed set of different images, with equally many sequences of every group.
+
+        Args:
+            each: sequences per group; None takes all images.
+            seed: seed of the images and of their poses.
+        """
         if self.scripts is not None:
             raise BadInput("this set is fixed already: balance the set that it was made from")
         count = len(self.images)
@@ -88,20 +95,20 @@ class ScriptedSet(SequenceSet):
         return self._script(image, group, pose, self._speed(uniform))
 
     def _speed(self, uniform: Tensor) -> Tensor | int:
-        """Return speeds of factors, chosen by uniform numbers unless there is only one."""
+        """Return the speeds that uniform numbers choose, or the only speed."""
         if len(self.speeds) == 1:
             return self.speeds[0]
-        which = (uniform * len(self.speeds)).long()
-        each = [speed * (which == n) for n, speed in enumerate(self.speeds)]
-        return torch.stack(each).sum(0)
+        index = (uniform * len(self.speeds)).long()
+        # CUDA graphs cannot copy a tensor of speeds from the host
+        return torch.stack([speed * (index == n) for n, speed in enumerate(self.speeds)]).sum(0)
 
     def _script(self, image: Tensor, group: Tensor, pose: Tensor, speed: Tensor | int) -> Tensor:
         """Return the script (…, time, 1 + pose_size) that starts at a pose."""
         time = torch.arange(self.frames, device=image.device)[:, None]
         moves = [
-            sum((group == n for n, some in enumerate(self.groups) if column in some), 0 * group)
+            sum((group == n for n, moving in enumerate(self.groups) if column in moving), 0 * group)
             for column in range(self.pose_size)
         ]
-        steps = torch.stack(moves, -1) * speed
+        steps = torch.stack(moves, -1) * speed  # levels per frame, … pose_size
         pose = (pose[..., None, :] + time * steps[..., None, :]) % self.levels
         return torch.cat([image[..., None, None].expand(*pose.shape[:-1], 1), pose], -1)

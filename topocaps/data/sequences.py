@@ -18,11 +18,11 @@ from topocaps.latents.masking import zero_missing
 
 @dataclass(frozen=True)
 class Batch:
-    """Frames of several sequences, with their factors and mask where these are known."""
+    """Frames of several sequences, with their factors and their mask."""
 
     x: Tensor  # (batch, time, *frame)
-    factors: Tensor | None  # (batch, time, factor)
-    mask: Tensor | None = None  # (batch, time), True for frames that are present
+    factors: Tensor | None  # (batch, time, factor); None if they are unknown
+    mask: Tensor | None = None  # (batch, time), True for present frames; None if all are present
 
 
 def bytes_to_unit(x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class SequenceSet(ABC):
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The names of the factors."""
+        """The names of the factors; empty if they are unknown."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class SequenceSet(ABC):
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """How many random numbers choose a sequence."""
+        """The number of random numbers that choose a sequence."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -84,10 +84,15 @@ class SequenceSet(ABC):
 
     @abstractmethod
     def balanced(self, each: int | None, seed: int) -> SequenceSet:
-        """Return a fixed set with ``each`` sequences of every moving factor, for evaluation.
+        """Return a fixed set with equally many sequences of every moving factor, for evaluation.
 
-        No factor has more sequences than the rarest. The random start of each sequence is part of
-        the set, so that every model is evaluated on the same frames.
+        The set contains the random start of each sequence, so every model is evaluated on the same
+        frames.
+
+        Args:
+            each: sequences of every factor, at most as many as the rarest factor has; None takes
+                as many as possible.
+            seed: seed of the random numbers.
         """
 
     def __repr__(self) -> str:
@@ -96,11 +101,11 @@ class SequenceSet(ABC):
         return f"{type(self).__name__}({size}{moving})"
 
     def in_training_of(self, script: Tensor) -> Tensor | None:
-        """Return which frames have poses that training shows, (…, time), if it lacks some."""
+        """Return which frames have poses that occur in training, (…, time); None if all do."""
         return None
 
     def whole(self) -> Self:
-        """Return these sequences, or raise an error if frames are missing."""
+        """Return these sequences, or raise `BadInput` if frames are missing."""
         return self
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
@@ -122,14 +127,14 @@ class SequenceSet(ABC):
         return replace(self, **moved)
 
     def digest(self) -> str:
-        """Return a fingerprint of the frames and their order, by which runs refuse other data."""
+        """Return a fingerprint of the frames and their order. A run refuses data with another."""
         fingerprint = hashlib.blake2b(digest_size=8)
         values = [getattr(self, f.name) for f in fields(self) if f.compare]
         for part in (*(v for v in values if isinstance(v, Tensor)), self.fixed()):
             fingerprint.update(str((part.dtype, tuple(part.shape))).encode())
             fingerprint.update(part.cpu().contiguous().numpy().data)
-        kinds = (bool, int, float, str, tuple)
-        fingerprint.update(repr([v for v in values if isinstance(v, kinds)]).encode())
+        settings = [v for v in values if isinstance(v, bool | int | float | str | tuple)]
+        fingerprint.update(repr(settings).encode())
         return fingerprint.hexdigest()
 
 
@@ -137,8 +142,8 @@ class SequenceSet(ABC):
 class Sequences(SequenceSet):
     """Sequences as indices into images.
 
-    A draw chooses the moving factor first, so that all factors are equally frequent, then a
-    sequence, then the start frame of a ``cyclic`` sequence.
+    A draw chooses a moving factor, then a sequence in which it moves, then the first frame if
+    sequences are ``cyclic``. All factors are therefore equally frequent.
     """
 
     numbers: ClassVar[int] = 3
@@ -148,29 +153,34 @@ class Sequences(SequenceSet):
     factors: Tensor | None = None  # (images, factor)
     names: tuple[str, ...] = ()
     moving: Tensor | None = None  # (sequences,), the factor that changes; sorted
-    cyclic: bool = False  #: the last frame is followed by the first
+    cyclic: bool = False  #: whether the first frame follows the last
     present: Tensor | None = None  # (images,), False for missing frames
-    in_training: Tensor | None = None  # (images,), False for poses that training never shows
+    in_training: Tensor | None = None  # (images,), False for poses that do not occur in training
 
     def __post_init__(self) -> None:
         if self.moving is not None and (self.moving.diff() < 0).any():
-            raise BadInput("sequences must be sorted by the factor that moves")
+            raise BadInput("moving must be sorted: sort the rows of order and of moving by it")
 
     @staticmethod
     def of(frames: Any, mask: Any = None) -> SequenceSet:
-        """Make sequences of an array or a tensor (sequences, time, *frame).
+        """Make sequences from an array or a tensor.
 
-        ``mask`` (sequences, time) is True where a frame is present. Missing frames may hold any
-        value, including NaN. A ``SequenceSet`` is returned as it is.
+        Args:
+            frames: frames (sequences, time, *frame): floating point, bytes (0-255) or booleans. A
+                `SequenceSet`, or what `read` returned, gives its own sequences.
+            mask: booleans (sequences, time), True where a frame is present; by default all are.
+                Missing frames may hold any value, including NaN.
 
         >>> sequences = Sequences.of(torch.rand(4, 10, 1, 8, 8))
         >>> len(sequences), sequences.frames, sequences.frame_shape
         (4, 10, (1, 8, 8))
         """
-        frames = getattr(frames, "sequences", frames)  # of what ``read`` returned
+        frames = getattr(frames, "sequences", frames)  # `read` returns an `Imported`
         if isinstance(frames, SequenceSet):
             if mask is not None:
-                raise BadInput("a mask is given with an array of frames, not with sequences")
+                raise BadInput(
+                    "a mask needs an array of frames, not sequences: pass the array with its mask"
+                )
             return frames
         try:
             x = torch.as_tensor(frames)
@@ -187,7 +197,9 @@ class Sequences(SequenceSet):
         if x.dtype not in (torch.uint8, torch.bool) and not x.is_floating_point():
             raise BadInput(f"frames must be floating point, bytes (0-255) or bool, not {x.dtype}")
         if x.dtype == torch.uint8 and x.max() <= 1:
-            raise BadInput("bytes mean 0-255, and these are all 0 or 1: pass them as bool or float")
+            raise BadInput(
+                "bytes must be 0-255, but these are all 0 or 1: pass them as bool or float"
+            )
         x = x if x.dtype == torch.uint8 else x.float()
         order = torch.arange(len(x) * x.shape[1]).reshape(x.shape[:2])
         gaps = mask is not None and not mask.all()
@@ -198,7 +210,10 @@ class Sequences(SequenceSet):
 
     def whole(self) -> Self:
         if self.present is not None:
-            raise BadInput("measures are of whole sequences, and frames are missing in these")
+            raise BadInput(
+                "metrics need whole sequences, but some frames are missing: pass sequences without "
+                "a mask"
+            )
         return self
 
     def __len__(self) -> int:
@@ -233,7 +248,7 @@ class Sequences(SequenceSet):
         generator = torch.Generator().manual_seed(seed)
         counts = self._counts.tolist()
         each = min(*counts, each or len(self))
-        parts = torch.arange(len(self)).split(counts)  # on the CPU, as the generator is
+        parts = torch.arange(len(self)).split(counts)  # on the CPU, like the generator
         chosen = torch.cat([p[torch.randperm(len(p), generator=generator)[:each]] for p in parts])
         moving = None if self.moving is None else self.moving[chosen]
         start = torch.randint(self.frames, (len(chosen),), generator=generator)

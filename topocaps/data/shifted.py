@@ -1,4 +1,4 @@
-"""Augmentation of few clips by random shifts."""
+"""Augmentation of sequences by random shifts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch import Tensor
 
 from topocaps.data.sequences import Batch, Sequences
 
-SAMPLE = 200  #: sequences that are examined, at most
+SAMPLE = 200  #: largest number of sequences that `room_to_shift` examines
 LARGEST = 0.1  #: the largest shift, as a share of the shorter side
 
 
 def room_to_shift(sequences: Sequences) -> int:
     """Return the number of pixels by which to shift sequences of pictures.
 
-    This is twice the standard deviation of the position of their content, which is the difference
-    from the median frame, but at least one pixel and at most a tenth of the shorter side.
+    The content of a picture is its difference from the median frame. The result is twice the
+    standard deviation of the content's position, but at least one pixel and at most a tenth of the
+    shorter side.
     """
     order = sequences.order[:: -(-len(sequences) // SAMPLE)]
     x = sequences.show(order).x  # sequences time channels height width
@@ -34,10 +35,11 @@ def room_to_shift(sequences: Sequences) -> int:
 
 @dataclass(frozen=True)
 class ShiftedSequences(Sequences):
-    """Sequences of pictures that a draw shifts by up to ``shift`` pixels, all frames alike.
+    """Sequences of pictures, shifted at random by up to ``shift`` pixels along both axes.
 
-    Shifts are whole pixels along both axes, and the edge is repeated. A fixed set is not shifted. A
-    script is (…, time, 3): the image, and the row and column that it begins at.
+    All frames of a sequence have the same shift, of whole pixels, and the edge is repeated. Fixed
+    sets are not shifted. A script is (…, time, 3): the index of the image, and the row and column
+    at which it begins.
     """
 
     shift: int = 0
@@ -52,14 +54,14 @@ class ShiftedSequences(Sequences):
         return torch.nn.functional.pad(self.order[..., None], (0, 2))
 
     def show(self, script: Tensor) -> Batch:
-        seen = super().show(script[..., 0])
-        x, begin = seen.x, script[..., 1:].to(seen.x.device)
+        batch = super().show(script[..., 0])
+        x, begin = batch.x, script[..., 1:].to(batch.x.device)
         for axis, dim in ((0, -2), (1, -1)):
             side = x.shape[dim]
-            place = begin[..., axis, None] + torch.arange(side, device=x.device)  # … time side
-            place = place.clamp(0, side - 1)[..., None, :].unsqueeze(-1 if dim == -2 else -2)
-            x = x.gather(dim, place.expand(x.shape))  # … time channels height width
-        return replace(seen, x=x)
+            index = begin[..., axis, None] + torch.arange(side, device=x.device)  # … time side
+            index = index.clamp(0, side - 1)[..., None, :].unsqueeze(-1 if dim == -2 else -2)
+            x = x.gather(dim, index.expand(x.shape))  # … time channels height width
+        return replace(batch, x=x)
 
     def digest(self) -> str:
         return f"{super().digest()}-{self.shift}"

@@ -34,14 +34,14 @@ SCALES = np.linspace(0.5, 1, 6)
 ORIENTATIONS = np.linspace(0, 2 * math.pi, 40)
 POSITIONS = np.linspace(0, 1, 32)
 
-#: The number of values of each factor in the file of dSprites.
+#: The numbers of values of the factors in the file of dSprites.
 ALL = (3, 6, 40, 32, 32)
-#: The 50,625 images of the papers: 3 shapes, the 5 largest scales, and every other one of the
-#: first 30 orientations and positions.
+#: The 50,625 images of the papers: 3 shapes, the 5 largest of 6 scales, and every other value of
+#: the first 30 orientations, x and y.
 SUBSET = (range(3), range(1, 6), range(0, 30, 2), range(0, 30, 2), range(0, 30, 2))
-#: Positions half a step apart, for half the speed, with fewer orientations.
+#: Positions half a step apart, for sprites at half the speed, and fewer orientations.
 HALF_STEPS = (range(3), range(1, 6), range(0, 30, 6), range(30), range(30))
-#: Growing sprites, and their sizes.
+#: The images of growing sprites, and their scales.
 GROWING = (range(3), range(21), range(0, 30, 2), range(0, 30, 6), range(0, 30, 6))
 GROWTH = np.linspace(0.3, 1, 21)
 FRAMES = 15
@@ -50,7 +50,7 @@ SPLIT_SEED = 0  # all runs hold out the same orbits
 
 
 def _outlines() -> tuple[Floats, ...]:
-    """Return the corners (x, y) of each shape at scale 1 on a canvas of 64; y points down."""
+    """Return the corners (x, y) of each shape at scale 1 on a canvas of side 64; y points down."""
     square = 9.6 * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
     s = 2 * math.pi * np.arange(64) / 64
     ellipse = np.stack([12.78 * np.cos(s), 7.22 * np.sin(s)], 1)
@@ -62,10 +62,10 @@ def _outlines() -> tuple[Floats, ...]:
 
 @functools.cache
 def _wedges(shape: int) -> tuple[Floats, Floats, Floats]:
-    """Divide a shape into wedges around its centre: first angles, edge normals, edge offsets.
+    """Divide a shape into wedges around its centre: start angles, edge normals and edge offsets.
 
-    All shapes are star-shaped. A point is inside if it is on the inner side of the edge of its
-    wedge.
+    All shapes are star-shaped, so a point lies inside the shape if it lies on the inner side of the
+    edge of its wedge.
     """
     corners = _outlines()[shape]
     angle = np.arctan2(corners[:, 1], corners[:, 0])
@@ -80,10 +80,16 @@ def _wedges(shape: int) -> tuple[Floats, Floats, Floats]:
 def render(
     shape: int, scale: float, orientation: float, x: Floats, y: Floats, resolution: int = 64
 ) -> NDArray[np.bool_]:
-    """Render images (positions, resolution, resolution) of a shape at positions ``x``, ``y``.
+    """Render images (positions, resolution, resolution) of a shape.
 
-    ``scale`` is at most 1, ``orientation`` is in radians counter-clockwise, and positions are in
-    [0, 1]. A pixel is on if its centre is inside the shape.
+    A pixel is True if its centre is inside the shape.
+
+    Args:
+        shape: 0 is the square, 1 the ellipse and 2 the heart.
+        scale: size of the shape, at most 1.
+        orientation: counter-clockwise rotation in radians.
+        x, y: positions in [0, 1], each (positions,).
+        resolution: side of the images in pixels.
 
     >>> heart = render(2, 1.0, 0.0, np.array([0.5]), np.array([0.5]), resolution=32)
     >>> for row in heart[0, 11:20, 11:21]:
@@ -107,8 +113,8 @@ def render(
     n, row, column = np.nonzero(near)
     px, py = dx[n, column] / scale, dy[n, row] / scale
     cos, sin = math.cos(orientation), math.sin(orientation)
-    px, py = px * cos - py * sin, px * sin + py * cos  # to the axes of the shape
-    wedge = np.searchsorted(angles, np.arctan2(py, px), side="right") - 1  # -1 is the last
+    px, py = px * cos - py * sin, px * sin + py * cos  # coordinates of the unrotated shape
+    wedge = np.searchsorted(angles, np.arctan2(py, px), side="right") - 1  # -1: the last wedge
     near[n, row, column] = px * normals[wedge, 0] + py * normals[wedge, 1] <= offsets[wedge]
     return near
 
@@ -118,7 +124,13 @@ Subset = tuple[range, ...]
 
 @cites(MATTHEY_2017)
 def render_subset(resolution: int, subset: Subset = SUBSET, sizes: Floats = SCALES) -> Bytes:
-    """Render the images of a subset as bytes, with factors in the order of ``NAMES``."""
+    """Render the images of a subset as bytes (images, resolution, resolution).
+
+    Args:
+        resolution: side of the images in pixels.
+        subset: the indices of every factor, in the order of ``NAMES``.
+        sizes: the scales that the second factor indexes.
+    """
     shapes, scales, orientations, xs, ys = subset
     x, y = (p.ravel() for p in np.meshgrid(POSITIONS[xs], POSITIONS[ys], indexing="ij"))
     images = [
@@ -163,25 +175,33 @@ def sprites(
 ) -> tuple[Sequences, Sequences]:
     """Return training and held-out cyclic sequences of binary frames (1, resolution, resolution).
 
-    In an orbit, x, y, orientation or scale (three times) takes all its values, and the other
-    factors are constant. 20 % of the orbits of each factor are held out. Their single frames occur
-    in training orbits of other factors; their sequences do not.
+    In an orbit, one of the factors x, y, orientation and scale takes all its values, and the other
+    factors are constant. (The five scales are repeated three times.) 20 % of the orbits of each
+    factor are held out. Training has no held-out orbit, but has their frames in orbits of other
+    factors.
 
-    archive: the file of dSprites (64 x 64). Without it, sprites are rendered.
-    speed: 1 has 15 frames per orbit. 2 skips every other value. 0.5 has 30 frames per orbit, half a
-        step apart, and only x and y move.
-    moving: the names of the factors that move; by default all.
+    Args:
+        resolution: side of the frames in pixels, at least 8.
+        archive: the file of dSprites (64 x 64). Without it, sprites are rendered.
+        speed: 1 shows each of the 15 values in turn. 2 skips every other value. 0.5 has 30 frames
+            per orbit, half a step apart, and only x and y move.
+        moving: the names of the factors that move; by default all.
     """
     allowed = NAMES[3:] if speed == 0.5 else NAMES[1:]
     columns = [NAMES.index(name) for name in allowed if name in (moving or allowed)]
     if unknown := set(moving) - set(allowed):
-        raise BadInput(f"of sprites, {', '.join(allowed)} move, not {', '.join(unknown)}")
+        raise BadInput(
+            f"moving must name factors out of {', '.join(allowed)}, not {', '.join(unknown)}"
+        )
     if resolution < 8:
         raise BadInput(f"sprites need a resolution of at least 8, not {resolution}")
     if archive is not None and (resolution != 64 or speed not in (1, 2)):
-        raise BadInput(f"dSprites has a resolution of 64, not {resolution}, and no half steps")
+        raise BadInput(
+            f"the file of dSprites has resolution 64 and speeds 1 and 2, not {resolution} and "
+            f"{speed}: leave out archive"
+        )
     if speed not in (0.5, 1, 2):
-        raise BadInput(f"sprites move at speed 0.5, 1 or 2, not {speed}")
+        raise BadInput(f"speed must be 0.5, 1 or 2, not {speed}")
     subset, frames, step = (
         (HALF_STEPS, 2 * FRAMES, 1) if speed == 0.5 else (SUBSET, FRAMES, int(speed))
     )
@@ -200,8 +220,8 @@ def sprites(
 def growing_sprites(resolution: int = 32) -> tuple[Sequences, Sequences]:
     """Return training and held-out sequences of 15 frames in which sprites grow.
 
-    They start at any of the first seven of 21 sizes and are not cyclic. 20 % of the sprites are
-    held out.
+    A sequence starts at one of the first seven of 21 scales. The sequences are not cyclic. 20 % of
+    the sprites are held out.
     """
     images = render_subset(resolution, GROWING, GROWTH)
 
@@ -218,7 +238,15 @@ def _split(
     visit: Callable[[Tensor], Tensor],
     cyclic: bool,
 ) -> tuple[Sequences, Sequences]:
-    """Return sequences of the training orbits and of the held-out orbits of these factors."""
+    """Return training and held-out sequences.
+
+    Args:
+        rendered: the images of the subset.
+        subset: the indices of every factor.
+        columns: the factors that move.
+        visit: function that makes sequences of image indices out of orbits (orbits, values).
+        cyclic: whether the first frame follows the last.
+    """
     images = torch.from_numpy(rendered)[:, None]
     sizes = tuple(map(len, subset))
     factors = torch.cartesian_prod(*map(torch.arange, sizes))
@@ -230,8 +258,8 @@ def _split(
         orbits = grid.movedim(column, -1).flatten(0, -2)
         orbits = orbits[torch.randperm(len(orbits), generator=generator)]
         held = round(HELD_OUT * len(orbits))
-        for part, some in ((held_out, orbits[:held]), (train, orbits[held:])):
-            order = visit(some)
+        for part, chosen in ((held_out, orbits[:held]), (train, orbits[held:])):
+            order = visit(chosen)
             part.append((order, torch.full((len(order),), column)))
 
     def gather(parts: list[tuple[Tensor, Tensor]]) -> Sequences:

@@ -1,4 +1,4 @@
-"""Parts of data sets: some digits, some letters, some orientations, and other speeds."""
+"""Parts of data sets: some digits, letters or orientations, and sequences at other speeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from topocaps.errors import BadInput
 def split_by_digit(
     parts: tuple[Digits, Digits, Digits], held_out: Sequence[int]
 ) -> tuple[Digits, Digits, Digits]:
-    """Return training and validation images without some digits, and test images of these alone."""
+    """Return training and validation images without the held-out digits, and test images of these.
+
+    Args:
+        parts: training, validation and test images.
+        held_out: the classes that are held out.
+    """
     train, validation, test = parts
     held = torch.tensor(held_out, dtype=train.classes.dtype)
     return (
@@ -28,7 +33,9 @@ def split_by_digit(
 
 
 def some_images(digits: Digits, count: int) -> Digits:
-    """Return ``count`` images, of every class the first ones; a smaller number is part of it.
+    """Return ``count`` images, equally many of every class, and of each class the first ones.
+
+    A smaller selection is part of a larger one.
 
     >>> digits = Digits(torch.arange(6)[:, None, None].byte(), torch.tensor([0, 0, 0, 1, 1, 1]))
     >>> some_images(digits, 4).images.flatten().tolist()
@@ -42,20 +49,23 @@ def some_images(digits: Digits, count: int) -> Digits:
 
 
 def ranks(classes: Tensor) -> Tensor:
-    """Return the place of every item among those of its class, (items,).
+    """Return the index of every item among the items of its class, (items,).
 
     >>> ranks(torch.tensor([7, 7, 2, 7]))
     tensor([0, 1, 0, 2])
     """
     rank = torch.empty_like(classes, dtype=torch.int64)
-    for one in classes.unique():
-        same = classes == one
+    for value in classes.unique():
+        same = classes == value
         rank[same] = torch.arange(int(same.sum()), device=classes.device)
     return rank
 
 
 def some_glyphs(train: Sequences, share: float) -> Sequences:
-    """Return the sequences of a share of the glyphs, at random; a smaller share is part of it."""
+    """Return the sequences of a random share of the glyphs.
+
+    A glyph is a letter in one face. A smaller selection is part of a larger one.
+    """
     assert train.factors is not None and train.moving is not None
     glyph = train.factors[train.order[:, 0], :2].unique(dim=0, return_inverse=True)[1]
     count = int(glyph.max()) + 1
@@ -67,7 +77,11 @@ def some_glyphs(train: Sequences, share: float) -> Sequences:
 
 
 def at_speeds(sequences: Sequences, speeds: Sequence[int]) -> Sequences:
-    """Return sequences that come round at other speeds, which take turns from row to row.
+    """Return cyclic sequences at other speeds.
+
+    Args:
+        sequences: cyclic sequences.
+        speeds: steps per frame. The sequences take them in turn, row by row.
 
     >>> rows = torch.arange(10).reshape(2, 5)
     >>> at_speeds(Sequences(torch.zeros(10, 1, 2, 2), rows, cyclic=True), (-1, 2)).order
@@ -80,30 +94,34 @@ def at_speeds(sequences: Sequences, speeds: Sequence[int]) -> Sequences:
 
 
 def in_slice(letters: Sequences, arc: int) -> Tensor:
-    """Return which images of `letters` are in a slice of the circle: booleans (images,).
+    """Return which images have orientations in a slice of the circle: booleans (images,).
 
-    The slice is centred on upright letters, and ``arc`` frames of 24 degrees wide. So it holds as
-    many frames of every sequence.
+    The slice is centred on upright letters. It contains ``arc`` frames of every sequence.
+
+    Args:
+        letters: sequences from `topocaps.data.letters`.
+        arc: width of the slice, in frames of 24 degrees.
     """
     return (orientations(letters) + arc / 2) % FRAMES < arc
 
 
 def without_others(letters: Sequences, kept: Tensor) -> Sequences:
-    """Return letters of which only the images that are ``kept`` (images,) are present.
+    """Return sequences in which only the images that are ``kept`` (images,) are present.
 
-    The pixels of the others are 0, so that nothing can be learned from them.
+    The pixels of the other images are 0, so nothing can be learned from them.
     """
     images = letters.images * kept.reshape(-1, 1, 1, 1)
     return replace(letters, images=images, present=kept)
 
 
 def from_slice(letters: Sequences, inside: Tensor) -> Sequences:
-    """Return the whole sequences, which start at their first frame in a slice of the circle.
+    """Return whole sequences that start at their first frame in a slice of the circle.
 
-    The slice is that of training, so frames of it alone are shown when gains are measured.
+    The slice is the one of training, so the visible frames of gains are drawn from it alone.
 
     Args:
-        inside: which images are in the slice, (images,); they are contiguous in every sequence.
+        letters: sequences whose frames in the slice are contiguous.
+        inside: which images are in the slice, (images,).
     """
     first = inside[letters.order] & ~inside[letters.order.roll(1, 1)]
     start = first.to(torch.uint8).argmax(1, keepdim=True)

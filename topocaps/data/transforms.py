@@ -1,4 +1,4 @@
-"""Sequences of images that rotate, change size, shift or change hue: digits, and your own."""
+"""Sequences of images that rotate, change size, shift or change hue."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ SCALES = torch.tensor(
      .95, .99, 1.03, 1.07, 1.11, 1.14, 1.18, 1.22, 1.26]
 )  # fmt: skip
 TRANSFORMATIONS = ("rotation", "scale", "shift_x", "shift_y", "hue")
-REACH = 0.25  #: the largest shift of a picture, as a share of the side
-#: the angles of the perspective motion in the released code
+REACH = 0.25  #: the largest shift of a picture, as a share of its side
+#: the angles of the perspective motion, in degrees, as in the released code (181, not 180)
 DEGREES = tuple(181 if degrees == 180 else degrees for degrees in range(0, 360, 360 // STEPS))
 
 
 @dataclass(frozen=True)
 class Motion:
-    """The factors of a sequence, of which hue is the last, and those that move together."""
+    """The factors of a sequence, and how they move. The last factor is hue."""
 
     name: str
     factors: tuple[str, ...]
-    together: tuple[tuple[int, ...], ...]  #: groups, of which a draw chooses one
-    #: from height, width and centre, the places that pixels come from, for all levels but hue's
+    together: tuple[tuple[int, ...], ...]  #: groups of factors that move; a draw chooses one
+    #: from height, width and centre, the places that pixels take their values from, for every
+    #: level of the factors other than hue
     views: Callable[[int, int, float | None], Tensor]
     has_centre: bool = True  #: whether the fixed point of the motion can be chosen
-    speeds: tuple[int, ...] = (1,)  #: levels a frame; a draw chooses one for each factor
+    speeds: tuple[int, ...] = (1,)  #: levels per frame; a draw chooses one for each factor
 
 
 def _rotated_or_scaled(height: int, width: int, centre: float | None) -> Tensor:
@@ -65,11 +66,11 @@ MOTIONS = {
 
 
 def check_centre(centre: Any, motion: Motion, height: int, width: int) -> float | None:
-    """Return ``centre`` as a float or None, or raise an error that says why it is refused."""
+    """Return ``centre`` as a float or None, or raise `BadInput` if the motion cannot have it."""
     if centre is None:
         return None
     if not motion.has_centre:
-        raise BadInput(f"the {motion.name} motion has a centre of its own: leave out centre")
+        raise BadInput(f"the centre of the {motion.name} motion is fixed: leave out centre")
     last = min(height, width) - 1
     is_number = isinstance(centre, Real) and not isinstance(centre, bool)
     if not is_number or not 0 <= centre <= last:
@@ -84,10 +85,12 @@ def check_centre(centre: Any, motion: Motion, height: int, width: int) -> float 
 class TransformedImages(ScriptedSet):
     """Grey images that rotate, change size or change hue.
 
-    An image is warped to its pose (bilinear, black outside), then coloured with its hue, of which
-    level 0 is red. A script is (…, time, 1 + factors): the image, and the level of every factor.
-    ``centre`` is the index, row and column alike, of the pixel that rotation and scale leave fixed.
-    None is the middle of the image; the released code has 14.
+    An image is warped to its pose (bilinear, black outside), then coloured with its hue. Hue 0 is
+    red. A script is (…, time, 1 + factors): the index of the image, and the level of every factor.
+
+    Args:
+        centre: row and column index of the pixel that rotation and scale leave fixed. None is the
+            middle of the image; the released code has 14.
     """
 
     frames: ClassVar[int] = STEPS
@@ -124,9 +127,9 @@ class TransformedImages(ScriptedSet):
 
     def show(self, script: Tensor) -> Batch:
         script = script.to(self.images.device)
-        image, *seen, hue = script.unbind(-1)
+        image, *pose, hue = script.unbind(-1)
         grey = self.images[image][..., None, :, :].float() / 255
-        x = warp(grey, self.views[tuple(seen)])
+        x = warp(grey, self.views[tuple(pose)])
         return Batch(_rotate_hue(x, hue / STEPS), script[..., 1:])
 
 
@@ -134,11 +137,11 @@ class TransformedImages(ScriptedSet):
 class MovingImages(ScriptedSet):
     """Pictures in a random pose. One factor of the pose changes with time.
 
-    Every factor has as many levels as a sequence has frames. Rotation and hue turn once, scales go
-    from 0.60 to 1.26 as in the papers, shifts go from -REACH to REACH of a side. Pictures are
-    interpolated bilinearly, with black outside. Hue gives grey pictures a pure colour, and rotates
-    the colours of others. A script is (…, time, 1 + factors): the picture, and the level of every
-    factor.
+    Every factor has as many levels as a sequence has frames. Rotation and hue make a full turn,
+    scales go from 0.60 to 1.26 as in the papers, and shifts from -REACH to REACH of a side.
+    Pictures are interpolated bilinearly, with black outside. Hue gives grey pictures a pure colour,
+    and rotates the colours of others. A script is (…, time, 1 + factors): the index of the picture,
+    and the level of every factor.
     """
 
     images: Tensor  # (images, channels, height, width), bytes or in [0, 1]
@@ -193,7 +196,12 @@ class MovingImages(ScriptedSet):
 
 
 def _rotate_hue(x: Tensor, hue: Tensor) -> Tensor:
-    """Give grey frames a pure colour; rotate the colours of others about the grey axis."""
+    """Give grey frames a pure colour, and rotate the colours of others about the grey axis.
+
+    Args:
+        x: frames (…, channels, height, width).
+        hue: share of a full turn, (…).
+    """
     if x.shape[-3] == 1:
         return x * rgb(hue)[..., None, None]
     cos, sin = (2 * math.pi * hue).cos(), (2 * math.pi * hue).sin() / math.sqrt(3)
@@ -204,18 +212,27 @@ def _rotate_hue(x: Tensor, hue: Tensor) -> Tensor:
 
 
 def moving_images(images: Tensor, transformation: str | Sequence[str], frames: int) -> MovingImages:
-    """Make sequences of pictures (images, channels, height, width)."""
+    """Make sequences of single pictures.
+
+    Args:
+        images: pictures (images, channels, height, width): bytes, or values in [0, 1].
+        transformation: one or several of ``TRANSFORMATIONS``. Each sequence changes by one of them.
+        frames: number of frames of a sequence.
+    """
     names = (transformation,) if isinstance(transformation, str) else tuple(transformation)
     if not names or len(set(names)) < len(names) or not set(names) <= set(TRANSFORMATIONS):
         known = ", ".join(TRANSFORMATIONS)
-        raise BadInput(f"a transformation is one or some of {known}, not {transformation!r}")
+        raise BadInput(f"transformation must be one or several of {known}, not {transformation!r}")
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise BadInput(
-            "pictures that move must be (images, channels, height, width), grey or in colour, not "
+            "pictures must be (images, channels, height, width) with 1 or 3 channels, not "
             f"{tuple(images.shape)}"
         )
     if images.dtype != torch.uint8 and (images.amin() < 0 or images.amax() > 1):
-        raise BadInput("pictures that move must lie in [0, 1], as black is 0")
+        raise BadInput(
+            "pictures must be in [0, 1], where 0 is black, not from "
+            f"{images.amin().item():g} to {images.amax().item():g}: rescale them"
+        )
     return MovingImages(images, names, whole_number("frames", frames))
 
 

@@ -23,10 +23,11 @@ KUMAR_2018 = """\
 def sap(
     codes: Array | Tensor, factors: Array | Tensor, seed: int = 0, standardise: bool = True
 ) -> Score:
-    """Separated attribute predictability (Kumar et al. 2018); all factors are classes.
+    """Return the separated attribute predictability (Kumar et al. 2018).
 
     The score of a factor is the gap between the test accuracies of the two single dimensions that
-    predict it best. The classifier is the linear SVM of disentanglement_lib.
+    predict it best. All factors are treated as classes. The classifier is the linear SVM of
+    disentanglement_lib.
 
     Args:
         codes: codes (items, ...), or (batch, time, ...) of sequences.
@@ -37,7 +38,7 @@ def sap(
     """
     table = code_table(codes, factors)
     if table.dims < 2:
-        raise BadInput("SAP compares two dimensions of a code, and this one has 1")
+        raise BadInput("SAP needs codes of at least two dimensions, not 1")
     svm = sklearn("svm").LinearSVC
     train, test = table.split(seed)
     scaled = table.codes.astype(float)

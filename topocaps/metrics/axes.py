@@ -1,4 +1,4 @@
-"""The axis along which capsules of several axes moved."""
+"""The axis along which capsules with several axes moved."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ from torch.linalg import vector_norm
 from topocaps.latents.rolling import roll
 from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 
-STILL = -1  #: index that stands for no single axis
+STILL = -1  #: index of capsules that moved along no single axis
 MARGIN = 0.8  #: largest ratio of the best roll's distance to that of the second best
 
 Factor = TypeVar("Factor")
 
 
 def axis_moved(t: Tensor, rate: float = 1.0) -> Tensor:
-    """Return the one axis along which each capsule moved, or ``STILL``: (batch, capsules).
+    """Return the axis along which each capsule moved, or ``STILL``: (batch, capsules).
 
     The distance of a roll is 1 minus the cosine between the rolled capsule and the capsule of the
     next frame, averaged over frames. A capsule moved along an axis if the distance of the roll
-    along it is less than ``MARGIN`` times those of no roll, of rolls along other axes, and of rolls
-    along several axes at once.
+    along this axis is less than ``MARGIN`` times every other distance: that of no roll, of rolls
+    along other axes, and of rolls along several axes at once.
 
     Args:
         t: latents (batch, time, capsules, *shape).
-        rate: sites rolled a frame.
+        rate: sites per frame.
     """
     t = as_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))
-    t = t - t.mean(sites, keepdim=True)  # the mean of the prior, which does not move
-    now, coming = t[:, :-1], t[:, 1:]
+    t = t - t.mean(sites, keepdim=True)  # the mean does not move
+    earlier, later = t[:, :-1], t[:, 1:]
 
     def distance(axes: tuple[int, ...]) -> Tensor:
-        rolled = now
+        rolled = earlier
         for dim in axes:
             rolled = roll(rolled, rate, dim)
-        lengths = vector_norm(rolled, dim=sites) * vector_norm(coming, dim=sites)
-        return 1 - ((rolled * coming).sum(sites) / lengths.clamp_min(1e-30)).mean(1)
+        norms = vector_norm(rolled, dim=sites) * vector_norm(later, dim=sites)
+        return 1 - ((rolled * later).sum(sites) / norms.clamp_min(1e-30)).mean(1)
 
-    others = [axes for n in range(len(sites) + 1) if n != 1 for axes in combinations(sites, n)]
-    alone = torch.stack([distance((dim,)) for dim in sites])  # axes batch capsules
-    least, best = alone.min(0)
-    rest = alone.scatter(0, best[None], torch.inf)
-    rest = torch.cat([rest, torch.stack([distance(axes) for axes in others])]).amin(0)
-    return torch.where(least < MARGIN * rest, best, STILL)
+    single = torch.stack([distance((dim,)) for dim in sites])  # axes batch capsules
+    none_or_several = [
+        axes for n in range(len(sites) + 1) if n != 1 for axes in combinations(sites, n)
+    ]
+    least, best = single.min(0)
+    others = single.scatter(0, best[None], torch.inf)
+    others = torch.cat([others, torch.stack([distance(axes) for axes in none_or_several])]).amin(0)
+    return torch.where(least < MARGIN * others, best, STILL)
 
 
 def axis_shares(moved: Tensor, factors: Tensor) -> dict[int, list[float]]:
     """Return {factor column: share of its sequences in which a capsule moved along each axis}.
 
     Args:
-        moved: axes from `axis_moved` of one capsule, (batch,).
+        moved: axes of one capsule from `axis_moved`, (batch,).
         factors: factors of the frames, (batch, time, factor).
     """
     moves = (factors != factors[:, :1]).any(1)

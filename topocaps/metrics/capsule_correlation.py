@@ -25,7 +25,7 @@ class CapCorr:
     observed: Tensor  #: (sequences,) observed rolls, in frames
     true: Tensor  #: (sequences,) index of the factor at frame 0
     agreements: Tensor  #: (sequences,) share of capsules whose roll is the mode
-    dropped: int  #: number of sequences in which the factor never has index 0
+    dropped: int  #: number of other sequences, in which the factor never has index 0
 
     @classmethod
     def join(cls, parts: Sequence[CapCorr]) -> CapCorr:
@@ -61,24 +61,34 @@ def capcorr(t: Any, factors: Any, rate: float = 1.0) -> dict[int, float]:
         factors: integer indices (batch, time, factor).
         rate: sites by which capsules should move while a factor moves by one index a frame.
 
-    >>> y = (torch.arange(5) + torch.arange(5)[:, None]) % 5  # five sequences, each from elsewhere
-    >>> t = torch.eye(5)[y][:, :, None]  # active where the factor is
+    >>> y = (torch.arange(5) + torch.arange(5)[:, None]) % 5  # five sequences with different starts
+    >>> t = torch.eye(5)[y][:, :, None]  # the active site is the index of the factor
     >>> capcorr(t, y[..., None])
     {0: 1.0}
     """
-    return {column: found.correlation for column, found in observed_rolls(t, factors, rate).items()}
+    rolls_by_factor = observed_rolls(t, factors, rate)
+    return {column: rolls.correlation for column, rolls in rolls_by_factor.items()}
 
 
 @cites(KELLER_2021)
 def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr]:
     r"""Return the rolls of Eq. 16 for every factor that moves.
 
-    For each sequence, :math:`\Omega` is a frame where the factor has index 0; the roll is
-    :math:`\arg\max_n \langle Roll_n t_\Omega, t_0 \rangle` in each capsule, then the mode over
-    capsules (the smallest of ties). If a sequence has several :math:`\Omega`, the one whose roll is
-    closest to the truth counts, as in the paper, which is optimistic. A roll by one index of the
-    factor is a roll by ``rate`` sites if the factor moves by one index a frame; a fraction of a
-    site is a partial roll (Eq. 20).
+    Let :math:`\Omega` be a frame where the factor has index 0. The roll of a capsule is
+    :math:`\arg\max_n \langle Roll_n t_\Omega, t_0 \rangle`, and the roll of a sequence is the mode
+    over its capsules (the smallest of ties). If a sequence has several :math:`\Omega`, the one
+    whose roll is closest to the truth counts. This follows the paper and is optimistic.
+
+    Rolls are counted in indices of the factor. If it moves by one index a frame, one of them is a
+    roll by ``rate`` sites. A fraction of a site is a partial roll (Eq. 20).
+
+    Args:
+        t: latents (batch, time, capsules, *shape).
+        factors: integer indices (batch, time, factor).
+        rate: sites by which capsules should move in a frame.
+
+    Returns:
+        {factor column: rolls}.
     """
     t = as_latents(t)
     factors = torch.as_tensor(factors)
@@ -93,7 +103,7 @@ def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr
         raise BadInput("CapCorr needs a rate other than 0 sites a frame")
     factors = factors.to(t.device)
     moves = (factors != factors[:, :1]).any(1)  # batch factor
-    found = {}
+    by_factor = {}
     for column in moves.any(0).nonzero().flatten().tolist():
         rows = moves[:, column]
         y = factors[rows][:, :, column]
@@ -102,17 +112,20 @@ def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr
         has_omega = at_zero.any(1)
         distance = (rolls - true[:, None]).abs().masked_fill(~at_zero, torch.inf)
         omega = distance.argmin(1, keepdim=True)
-        found[column] = CapCorr(
+        by_factor[column] = CapCorr(
             observed=rolls.gather(1, omega)[has_omega, 0].cpu(),
             true=true[has_omega].cpu(),
             agreements=agreement.gather(1, omega)[has_omega, 0].cpu(),
             dropped=int((~has_omega).sum()),
         )
-    return found
+    return by_factor
 
 
 def _step(y: Tensor) -> int:
-    """Return the most frequent step of a factor, in indices a frame; it jumps when it restarts."""
+    """Return the most frequent step of a factor, in indices a frame.
+
+    Other steps occur where the factor starts again.
+    """
     steps = y.diff(dim=1).abs()
     sizes, counts = steps[steps > 0].unique(return_counts=True)
     return int(sizes[counts.argmax()])
@@ -121,15 +134,15 @@ def _step(y: Tensor) -> int:
 def _rolls_to_start(t: Tensor, size: float, values: int) -> tuple[Tensor, Tensor]:
     """Return the mode of the capsules' rolls from every frame to frame 0, and its share.
 
-    The candidates are multiples of ``size`` sites: enough to go once round the capsule, and at
-    least as many as the factor has values.
+    The candidates are multiples of ``size`` sites. They go at least once round the capsule, and
+    are at least as many as the factor has values.
     """
     steps = max(math.ceil(t.shape[SITE_AXIS] / abs(size)), values)
     sites = tuple(range(SITE_AXIS, t.ndim))
     match = []
     for n in range(steps):
         rolled = roll(t, size * n, SITE_AXIS)
-        # a partial roll is an average, hence shorter; a whole one is as long as t
+        # a partial roll averages neighbours, which reduces the norm
         length = vector_norm(rolled, dim=sites).clamp_min(1e-30)
         match.append((rolled * t[:, :1]).sum(sites) / length)
     rolls = torch.stack(match, -1).argmax(-1)  # batch time capsules

@@ -1,6 +1,6 @@
-"""What wholes tell of classes, and whether templates are more than copies of each other.
+"""Metrics of part-whole models: features of wholes, kept ink, and affine copies of templates.
 
-Features of wholes are read by the linear probes of ``topocaps.metrics.probes``.
+The linear probes of `topocaps.metrics.probes` predict classes from the features.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from topocaps.errors import BadInput
 
 
 def presence_logits(wholes: LayerPosterior | Capsules) -> Tensor:
-    """Logits of t⁰ (supplement D) as features: (items, wholes)."""
+    """Return the logits of t⁰ (supplement D) as features: (items, wholes)."""
     return wholes.logits.flatten(0, -2)
 
 
 def presence_and_pose(wholes: LayerPosterior | Capsules) -> Tensor:
-    """Logits of t⁰ and the numbers of A⁰ as features: (items, 7 wholes)."""
+    """Return the logits of t⁰ and the numbers of A⁰ as features: (items, 7 wholes)."""
     return torch.cat([presence_logits(wholes), wholes.poses.flatten(-2).flatten(0, -2)], -1)
 
 
 def majority_vote(assignments: Tensor, classes: Tensor) -> float:
-    """Accuracy when every whole stands for the class it is assigned to most often.
+    """Return the accuracy when every whole predicts the class that most of its items have.
 
-    ``assignments`` say of each item which whole it is, 0 and up: (items,).
+    Args:
+        assignments: index of the whole of each item, (items,).
+        classes: class of each item, (items,).
     """
     if assignments.shape != classes.shape or assignments.ndim != 1 or len(classes) == 0:
         raise BadInput(
-            f"a vote takes a whole and a class of each item, not {tuple(assignments.shape)} "
-            f"and {tuple(classes.shape)}"
+            "assignments and classes must be (items,), with one item or more, not "
+            f"{tuple(assignments.shape)} and {tuple(classes.shape)}"
         )
     count = int(classes.max()) + 1
     votes = torch.bincount(assignments.long() * count + classes.long())
@@ -46,52 +48,57 @@ def majority_vote(assignments: Tensor, classes: Tensor) -> float:
     return votes.amax(1).sum().item() / len(classes)
 
 
-# Turned images ------------------------------------------------------------------------------------
+# Rotated images -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class InkKept:
-    """Shares of the ink of images that is drawn where it should be once they are turned."""
+    """Shares of the ink that templates draw in the right place after images are rotated."""
 
-    same: float  #: by the templates that drew it
-    any: float  #: by any: as much as could be kept
+    same: float  #: the share that the original template draws
+    any: float  #: the share that all templates together draw; ``same`` cannot be larger
 
 
 @torch.no_grad()
 def ink_kept(model: PartWhole, x: Tensor, angle: float) -> InkKept:
-    """Whether a stroke keeps its template when images (images, *frame) are turned, in radians.
+    """Return whether strokes keep their templates when images are rotated.
 
-    Parts of the upright image, turned, say where each template should draw; the parts that are
-    inferred from the turned image, where it does. Of the ink that should be there, pixel by pixel,
-    what is. Where other templates take the strokes, ``same`` falls and ``any`` does not: parts are
-    then not identified.
+    The parts of the upright images, rotated, give the ink that each template should draw. The parts
+    inferred from the rotated images give the ink that it draws. The shares compare the two pixel by
+    pixel. If other templates take over the strokes, ``same`` falls and ``any`` does not. The parts
+    are then not identified.
+
+    Args:
+        model: the part-whole model.
+        x: images (images, *frame).
+        angle: angle of the rotation in radians.
     """
     aspect = model.frame_shape[2] / model.frame_shape[1]
     rotation = poses.rotated(angle, aspect).to(x).expand(len(x), poses.NUMBERS)
-    should = model.templates.visible_ink(model.parts_of(x).rotated(rotation))
-    turned = geometry.warp(x, poses.sources(rotation, model.templates.grid)).clamp(0, 1)
-    does = model.templates.visible_ink(model.parts_of(turned))
-    ink = should.sum().clamp_min(1e-30)
+    expected = model.templates.visible_ink(model.parts_of(x).rotated(rotation))
+    rotated = geometry.warp(x, poses.sources(rotation, model.templates.grid)).clamp(0, 1)
+    drawn = model.templates.visible_ink(model.parts_of(rotated))
+    ink = expected.sum().clamp_min(1e-30)
     return InkKept(
-        same=(torch.minimum(should, does).sum() / ink).item(),
-        any=(torch.minimum(should.sum(-4), does.sum(-4)).sum() / ink).item(),
+        same=(torch.minimum(expected, drawn).sum() / ink).item(),
+        any=(torch.minimum(expected.sum(-4), drawn.sum(-4)).sum() / ink).item(),
     )
 
 
 # Templates ----------------------------------------------------------------------------------------
 
-CHANCE = 0.05  #: of random strokes, those that would count as copies
-_SETS = 4  # of random strokes, for a threshold
-_TRIES = 8  # starts of a pair that are followed to the end
-_STEPS = (30, 80)  # from all starts, on templates of half the size; from the best, as they are
-_RATE = 0.04
+CHANCE = 0.05  #: share of random strokes that would count as copies
+_SETS = 4  # sets of random strokes that give the threshold
+_TRIES = 8  # best starts of a pair that are optimised to the end
+_STEPS = (30, 80)  # from all starts at half resolution, then from the best at full resolution
+_RATE = 0.04  # learning rate at the first step
 
 
 @dataclass(frozen=True)
 class AffineCopies:
-    """How well affine maps take templates to each other; read it beside ``strangers``."""
+    """Errors of the best affine maps between templates. Compare them with `strangers`."""
 
-    errors: Tensor  #: (templates, templates), symmetric; 1 is as bad as drawing nothing
+    errors: Tensor  #: (templates, templates), symmetric; 1 is the error of drawing nothing
 
     @property
     def nearest(self) -> Tensor:
@@ -101,22 +108,33 @@ class AffineCopies:
         return others.amin(1)
 
     def share(self, strangers: Tensor, chance: float = CHANCE) -> float:
-        """Of templates that are copies: nearer to another than all but few of ``strangers`` are."""
+        """Return the share of templates that are copies of another.
+
+        A template is a copy if its error is below that of most random strokes.
+
+        Args:
+            strangers: errors of random strokes, from `strangers`.
+            chance: share of these strokes that would count as copies.
+        """
         return (self.nearest < strangers.quantile(chance)).float().mean().item()
 
 
 def affine_copies(templates: Tensor) -> AffineCopies:
-    r"""The best affine match of every pair of templates (parts, channels + 1, size, size).
+    r"""Find the best affine match of every pair of templates.
 
-    They are ``Templates.images()``, alpha last. A map A takes template j to i and its inverse i to
-    j; the error is the mean of :math:`|i - A j|^2 / |i|^2` and :math:`|j - A^{-1} i|^2 / |j|^2`, of
-    colours times alpha. (In one direction alone, a piece of a template, enlarged, could stand for
-    all of it.) The six numbers of A descend from rotations by 45°, mirrored or not, at two scales,
-    with the centres of ink on each other.
+    A map A takes template j to i, and its inverse takes i to j. The error is the mean of
+    :math:`|i - A j|^2 / |i|^2` and :math:`|j - A^{-1} i|^2 / |j|^2`, where i and j are colours
+    times alpha. With the first term alone, an enlarged piece of a template could match all of
+    another one. Gradient descent on the six numbers of A starts from rotations by multiples of 45°,
+    mirrored and not, at two scales. At the start, the centres of the ink coincide.
+
+    Args:
+        templates: ``Templates.images()``, (parts, channels + 1, size, size), with alpha as the last
+            channel.
     """
     if templates.ndim != 4 or templates.shape[1] < 2 or len(templates) < 2:
         raise BadInput(
-            "templates must be two or more, (parts, channels + 1, size, size), not "
+            "templates must be (parts, channels + 1, size, size) with two or more parts, not "
             f"{tuple(templates.shape)}"
         )
     templates = templates.detach()
@@ -124,9 +142,9 @@ def affine_copies(templates: Tensor) -> AffineCopies:
     first, second = torch.triu_indices(len(ink), len(ink), 1, device=ink.device)
     starts = _starts(ink, first, second)  # pairs starts 6
     coarse = adaptive_avg_pool2d(ink, -(-ink.shape[-1] // 2))
-    found, errors = _descend(coarse[first], coarse[second], starts, _STEPS[0])
+    maps, errors = _descend(coarse[first], coarse[second], starts, _STEPS[0])
     best = errors.topk(min(_TRIES, errors.shape[1]), largest=False).indices
-    starts = found.gather(1, best[..., None].expand(*best.shape, poses.NUMBERS))
+    starts = maps.gather(1, best[..., None].expand(*best.shape, poses.NUMBERS))
     errors = _descend(ink[first], ink[second], starts, _STEPS[1])[1].amin(1)
     matrix = ink.new_zeros(len(ink), len(ink))
     matrix[first, second] = errors
@@ -134,36 +152,47 @@ def affine_copies(templates: Tensor) -> AffineCopies:
 
 
 def strokes(count: int, size: int, seed: int = 0) -> Tensor:
-    """Templates (count, 2, size, size) of a random bent stroke each: white, its shape in alpha.
+    """Return templates (count, 2, size, size) of random bent strokes, as a control.
 
-    The control of ``affine_copies``: on few pixels even these are much alike. A stroke is a cubic
-    Bézier curve; a simpler one would be an affine copy of any other.
+    A template is white, and its alpha has the shape of a stroke. A stroke is a cubic Bézier curve,
+    as any simpler curve is an affine copy of any other. Even such strokes resemble each other on
+    few pixels.
     """
     generator = torch.Generator().manual_seed(seed)
     ends = 1.6 * torch.rand(count, 4, 2, generator=generator) - 0.8
     along = torch.linspace(0, 1, 40)[:, None]
     weights = [(1 - along) ** 3, 3 * along * (1 - along) ** 2, 3 * along**2 * (1 - along), along**3]
     curve = torch.cat(weights, 1) @ ends  # count points 2
-    apart = (geometry.grid(size, size)[None, :, :, None] - curve[:, None, None]).square().sum(-1)
-    alpha = torch.exp(-apart.amin(-1) / (2 * 0.12**2))
+    offsets = geometry.grid(size, size)[None, :, :, None] - curve[:, None, None]
+    alpha = torch.exp(-offsets.square().sum(-1).amin(-1) / (2 * 0.12**2))
     return torch.stack([torch.ones_like(alpha), alpha], 1)
 
 
 def strangers(count: int, size: int, sets: int = _SETS) -> Tensor:
-    """Errors of the best matches among ``count`` random strokes, of several sets: (errors,).
+    """Return the errors of the best matches among random strokes, (sets · count,).
 
-    The more there are, the nearer the nearest: these are to be as many as the templates.
+    Args:
+        count: number of strokes of a set. It must be the number of templates, as the best match is
+            the better the more strokes there are.
+        size: side of the templates in pixels.
+        sets: number of sets; strokes are compared within their set.
     """
-    found = [affine_copies(strokes(count, size, seed)).nearest for seed in range(sets)]
-    return torch.cat(found)
+    return torch.cat([affine_copies(strokes(count, size, seed)).nearest for seed in range(sets)])
 
 
 def _starts(ink: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Maps from the square of the first to that of the second of every pair: (pairs, starts, 6)."""
-    turns = torch.arange(8) * (torch.pi / 4)
-    turned = torch.stack([poses.rotated(turn.item()) for turn in turns])
-    mirror = torch.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0])  # of a pose's columns: x is -x
-    linear = torch.cat([turned, turned * mirror]).to(ink)  # 16 6
+    """Return the maps at which gradient descent starts: (pairs, starts, 6).
+
+    They take places in the first template of a pair to places in the second.
+
+    Args:
+        ink: colours times alpha of all templates.
+        first, second: indices of the templates of every pair, (pairs,).
+    """
+    angles = torch.arange(8) * (torch.pi / 4)
+    rotations = torch.stack([poses.rotated(angle.item()) for angle in angles])
+    mirror = torch.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0])  # x to -x
+    linear = torch.cat([rotations, rotations * mirror]).to(ink)  # 16 6
     centre, spread = _moments(ink)
     ratio = spread[second] / spread[first]  # pairs
     scales = torch.stack([torch.ones_like(ratio), ratio], 1)
@@ -174,44 +203,53 @@ def _starts(ink: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _moments(ink: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the ink of templates is and how far from there: (templates, 2) and (templates,)."""
+    """Return the centres (templates, 2) and the spreads (templates,) of the ink of templates."""
     height, width = ink.shape[-2:]
     grid = geometry.grid(height, width, dtype=ink.dtype, device=ink.device)
     mass = ink.square().sum(1)[..., None]
     mass = mass / mass.sum((1, 2), keepdim=True).clamp_min(1e-12)
     centre = (mass * grid).sum((1, 2))
-    apart = (grid - centre[:, None, None]).square()
-    return centre, (mass * apart).sum((1, 2, 3)).sqrt().clamp_min(1e-3)
+    squares = (grid - centre[:, None, None]).square()
+    return centre, (mass * squares).sum((1, 2, 3)).sqrt().clamp_min(1e-3)
 
 
 @torch.enable_grad()
 def _descend(first: Tensor, second: Tensor, maps: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Better maps (pairs, starts, 6) of pairs of templates, and their errors (pairs, starts)."""
+    """Optimise maps of pairs of templates by gradient descent.
+
+    Returns:
+        The maps (pairs, starts, 6), and their errors (pairs, starts).
+    """
     maps = maps.clone().requires_grad_()
-    rule = torch.optim.Adam([maps], lr=_RATE)
+    optimiser = torch.optim.Adam([maps], lr=_RATE)
     for step in range(steps):
-        rule.param_groups[0]["lr"] = _RATE * (1 - step / steps)
-        (gradient,) = torch.autograd.grad(_errors(first, second, maps).sum(), maps)
-        maps.grad = gradient
-        rule.step()
+        optimiser.param_groups[0]["lr"] = _RATE * (1 - step / steps)
+        (maps.grad,) = torch.autograd.grad(_errors(first, second, maps).sum(), maps)
+        optimiser.step()
     maps = maps.detach()
     return maps, _errors(first, second, maps)
 
 
 def _errors(first: Tensor, second: Tensor, maps: Tensor) -> Tensor:
-    """Both ways: (pairs, starts)."""
-    there = _error(first, second, maps)
-    return (there + _error(second, first, poses.inverse(maps))) / 2
+    """Return the mean error of maps and of their inverses: (pairs, starts)."""
+    forward = _error(first, second, maps)
+    return (forward + _error(second, first, poses.inverse(maps))) / 2
 
 
 def _error(target: Tensor, source: Tensor, maps: Tensor) -> Tensor:
-    """Of sources, looked up where maps take the pixels of targets, relative to targets' energy."""
+    """Return the squared errors of mapped sources, relative to the energy of the targets.
+
+    Args:
+        target: images (pairs, channels, height, width).
+        source: images of the same shape.
+        maps: maps from the places of the target to those of the source, (pairs, starts, 6).
+    """
     starts = maps.shape[1]
     height, width = target.shape[-2:]
     places = geometry.grid(height, width, dtype=maps.dtype, device=maps.device)
     places = geometry.apply(poses.as_matrix(maps), places)  # pairs starts height width 2
-    # all starts of a pair are looked up in one image, below each other
-    seen = geometry.warp(source, places.flatten(1, 2))
-    seen = seen.unflatten(2, (starts, height))  # pairs channels starts height width
-    apart = (seen - target[:, :, None]).square().sum((1, 3, 4))
-    return apart / target.square().sum((1, 2, 3))[:, None].clamp_min(1e-12)
+    # one warp for all starts of a pair, stacked along the rows
+    mapped = geometry.warp(source, places.flatten(1, 2))
+    mapped = mapped.unflatten(2, (starts, height))  # pairs channels starts height width
+    errors = (mapped - target[:, :, None]).square().sum((1, 3, 4))
+    return errors / target.square().sum((1, 2, 3))[:, None].clamp_min(1e-12)

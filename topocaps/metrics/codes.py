@@ -1,14 +1,13 @@
-"""Codes and factors, as MIG, SAP, DCI and the FactorVAE score take them, and what these share.
+"""Codes and factors of the metrics of disentanglement: MIG, SAP, DCI and the FactorVAE score.
 
 Codes are (items, ...) and factors (items, factor), as arrays or tensors, from any model. Sequences
-are (batch, time, ...) and (batch, time, factor); their frames are the items, and all frames of a
+are (batch, time, ...) and (batch, time, factor). Their frames are the items, and all frames of a
 sequence are either training or test items. Factors are integers. A factor with a single value is
 left out, and the entry ``left_out`` of the settings lists it.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topocaps.errors import BadInput, check_seed
+from topocaps.errors import BadInput, check_seed, optional
 
 Array = NDArray[Any]
 
@@ -27,11 +26,11 @@ TRAIN_SHARE = 2 / 3  #: share of training items: 10,000 of 15,000 in most papers
 
 @dataclass(frozen=True)
 class Score:
-    """A mean over factors."""
+    """A metric of codes, averaged over factors."""
 
-    value: float
-    by_factor: dict[int, float]  #: by the factor's column
-    settings: dict[str, Any]  #: everything that the value depends on, beside codes and factors
+    value: float  #: mean over factors
+    by_factor: dict[int, float]  #: value of each factor, by its column
+    settings: dict[str, Any]  #: everything except codes and factors that the value depends on
 
     @classmethod
     def of(cls, by_factor: dict[int, float], settings: dict[str, Any]) -> Score:
@@ -51,10 +50,12 @@ class CodeTable:
 
     @property
     def dims(self) -> int:
+        """The number of dimensions of a code."""
         return self.codes.shape[1]
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The sizes and the columns, for the settings of a score."""
         return {
             "items": len(self.codes),
             "dims": self.dims,
@@ -63,6 +64,7 @@ class CodeTable:
         }
 
     def each_factor(self) -> Iterator[tuple[int, Array]]:
+        """Yield the column and the values (items,) of every factor."""
         yield from zip(self.columns, self.factors.T, strict=True)
 
     def split(self, seed: int) -> tuple[Array, Array]:
@@ -75,14 +77,14 @@ class CodeTable:
         for column, factor in self.each_factor():
             if not len(test) or len(np.unique(factor[train])) < 2:
                 raise BadInput(
-                    f"factor {column} needs two values in the {len(train)} training items, and "
+                    f"factor {column} needs two values among the {len(train)} training items, and "
                     f"one or more test items, not {len(test)}: give more items"
                 )
         return train, test
 
 
 def code_table(codes: Array | Tensor, factors: Array | Tensor) -> CodeTable:
-    """Check codes and factors, of items or sequences, and flatten them to a table."""
+    """Return the table of codes and factors of items or sequences, or raise `BadInput`."""
     codes, factors = _array(codes), _array(factors)
     if factors.dtype.kind not in "iub":
         raise BadInput(f"factors must be integers, not {factors.dtype}")
@@ -98,12 +100,13 @@ def code_table(codes: Array | Tensor, factors: Array | Tensor) -> CodeTable:
         raise BadInput(f"there are no codes or no factors in {codes.shape} and {factors.shape}")
     flat = codes.reshape(items, -1)
     if not np.isfinite(flat).all():
-        raise BadInput("codes must be finite, and some are NaN or infinite")
+        raise BadInput("codes must be finite, but some are NaN or infinite")
     columns = factors.reshape(items, -1)
     varies = (columns != columns[0]).any(0)
     if not varies.any():
         raise BadInput(
-            "every factor has a single value, so no metric of disentanglement is defined"
+            "every factor has a single value, so no metric of disentanglement is defined: give "
+            "items with different factors"
         )
     return CodeTable(
         codes=flat,
@@ -125,7 +128,7 @@ def _array(values: Array | Tensor) -> Array:
 
 
 def value_indices(values: Array) -> Array:
-    """Return the index of each value among the distinct values in ascending order."""
+    """Return the index of each value among the sorted distinct values."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
@@ -137,9 +140,5 @@ def gap(scores: list[float]) -> float:
 
 def sklearn(part: str) -> Any:
     """Import a module of scikit-learn, or raise `BadInput` if it is not installed."""
-    try:
-        return importlib.import_module(f"sklearn.{part}")
-    except ImportError as error:
-        raise BadInput(
-            "SAP and DCI need the package scikit-learn: pip install 'topocaps[metrics]'"
-        ) from error
+    needs = "SAP and DCI need the package scikit-learn"
+    return optional(f"sklearn.{part}", needs, "'topocaps[metrics]'")

@@ -26,18 +26,18 @@ EASTWOOD_2018 = """\
 class DCI:
     """The three scores of Eastwood & Williams (2018), and their settings."""
 
-    disentanglement: float  #: 1 if every dimension matters for one factor only
-    completeness: float  #: 1 if one dimension alone holds each factor
+    disentanglement: float  #: 1 if every dimension is important for one factor only
+    completeness: float  #: 1 if one dimension alone is important for each factor
     informativeness: float  #: mean test accuracy of the factors
-    chance: float  #: accuracy of always predicting the most frequent value
+    chance: float  #: mean test accuracy of always predicting the most frequent value
     importances: Array  #: (dims, factors); the sum over dimensions is 1
-    settings: dict[str, Any]
+    settings: dict[str, Any]  #: everything except codes and factors that the scores depend on
 
 
 def forest(seed: int) -> Any:
     """Return a random forest that considers every dimension at every split.
 
-    With random subsets of dimensions, useless ones would seem important.
+    With random subsets of dimensions, the forest would use irrelevant dimensions, too.
     """
     return sklearn("ensemble").RandomForestClassifier(100, max_features=None, random_state=seed)
 
@@ -49,12 +49,13 @@ def dci(
     seed: int = 0,
     classifier: Callable[[int], Any] = forest,
 ) -> DCI:
-    r"""Disentanglement, completeness and informativeness (Eastwood & Williams 2018).
+    r"""Return disentanglement, completeness and informativeness (Eastwood & Williams 2018).
 
-    :math:`R_{ij}` is the importance of dimension i to a classifier of factor j, and H an entropy
-    divided by its greatest possible value. Then
-    :math:`D = \sum_i \rho_i (1 - H(R_i / \sum_j R_{ij}))`, where :math:`\rho_i` is the share of
-    dimension i in all of R. C is the mean over factors of :math:`1 - H(R_j / \sum_i R_{ij})`.
+    Let :math:`R_{ij}` be the importance of dimension i to a classifier of factor j, and H an
+    entropy divided by its largest possible value. The disentanglement is
+    :math:`\sum_i \rho_i (1 - H(R_i / \sum_j R_{ij}))`, where :math:`\rho_i` is the share of
+    dimension i in the sum of R. The completeness is the mean over factors of
+    :math:`1 - H(R_j / \sum_i R_{ij})`. The informativeness is the mean accuracy of the classifiers.
 
     Args:
         codes: codes (items, ...), or (batch, time, ...) of sequences.
@@ -78,9 +79,9 @@ def dci(
         chances.append((factor[test] == np.bincount(factor[train]).argmax()).mean())
     matrix = np.stack(importances, 1)
     weights = matrix.sum(1)
-    apart = 1 - _relative_entropy(matrix)
+    by_dimension = 1 - _relative_entropy(matrix)
     return DCI(
-        disentanglement=float((weights * apart).sum() / max(weights.sum(), 1e-30)),
+        disentanglement=float((weights * by_dimension).sum() / max(weights.sum(), 1e-30)),
         completeness=float((1 - _relative_entropy(matrix.T)).mean()),
         informativeness=float(np.mean(accuracies)),
         chance=float(np.mean(chances)),
@@ -96,7 +97,7 @@ def dci(
 
 
 def _relative_entropy(rows: Array) -> Array:
-    """Return the entropy of each row over its maximum; a row of zeros counts as uniform."""
+    """Return the entropy of each row, divided by its maximum. A row of zeros counts as uniform."""
     total = rows.sum(1, keepdims=True)
     shares = np.where(total > 0, rows / np.where(total > 0, total, 1), 1 / rows.shape[1])
     logs = np.log(np.where(shares > 0, shares, 1))

@@ -1,4 +1,4 @@
-"""Frames that a model decodes from rolled latents, beside its input."""
+"""Traversals: frames that a model decodes from rolled latents, beside its input."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from topocaps.models.sequence import SequenceModel, check_topographic
 
 @dataclass(frozen=True, repr=False)
 class DecodedTraversal:
-    """Input frames beside the frames that are decoded for them, each (batch, time, *frame).
+    """Input frames, their reconstructions, and frames decoded from rolled latents.
 
-    Closed sequences begin with the rolled frame. Open sequences keep the order of their frames.
+    All are (batch, time, *frame). Closed sequences begin with the rolled frame. Open sequences keep
+    the order of their frames.
     """
 
     x: Tensor  #: the input
     reconstructed: Tensor  #: each frame decoded from its own t
     rolled: Tensor  #: each frame decoded from t of the rolled frame, rolled by the frame's lag
     lags: list[int]  #: number of frames from the rolled frame to each frame
-    unseen: Tensor  #: (batch, time) outside the window, and equal to no frame inside it
-    axis: Tensor  #: (batch, capsules) axis of each roll
+    unseen: Tensor  #: (batch, time), True outside the window if equal to no frame inside it
+    axis: Tensor  #: (batch, capsules), axis of each roll
     rate: float  #: sites rolled a frame; the mean if capsules have different rates
 
     def __repr__(self) -> str:
@@ -106,16 +107,16 @@ def frames_of(model: GenerativeModel, x: Any) -> Tensor:
 class RingTraversal:
     """The frames of a code that is rolled by 0, 1, 2, … sites along the motion of its sequence.
 
-    The fastest capsules roll by so many sites, and the others in proportion. If the velocity of the
-    motion changes, the code rolls along the first velocity that is not 0. There are as many offsets
-    as sites.
+    These offsets are the rolls of the fastest capsules; the others roll in proportion to their
+    velocities. If the velocity of the motion changes, the code rolls along the first velocity that
+    is not 0. There are as many offsets as sites.
     """
 
     x: Tensor  #: the input, (batch, time, *frame)
     visible: Tensor  #: frames that the code has seen, (batch, time)
     rolled: Tensor  #: decoded frames, (batch, offsets, *frame)
-    #: index of the first frame of x whose code is rolled by the offset, (batch, offsets); −1 if
-    #: there is none. On rings, a whole turn is no roll.
+    #: index of the first frame of x whose code is rolled by the offset, (batch, offsets); −1 if no
+    #: frame is. On rings, rolls that differ by whole turns are equal.
     frame: Tensor
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class RingTraversal:
     @classmethod
     @torch.no_grad()
     def of(cls, model: RollingVAE, x: Any, *, mask: Tensor | None = None) -> Self:
-        """Encode the visible frames as one code, roll it along the likeliest motion, and decode.
+        """Encode the visible frames as one code, roll it along the most likely motion, and decode.
 
         Args:
             x: frames (batch, time, *frame), one sequence (time, *frame), or `Sequences`.
@@ -150,7 +151,9 @@ class RingTraversal:
 
 
 def _directions(velocities: Tensor) -> Tensor:
-    """Return the directions of motions, (batch, capsules, axes): of the fastest capsules, 1.
+    """Return the directions of motions, (batch, capsules, axes).
+
+    The largest component of the fastest capsules is 1 or -1.
 
     Args:
         velocities: sites a frame, (batch, capsules, axes, frames).
@@ -163,12 +166,12 @@ def _directions(velocities: Tensor) -> Tensor:
 
 
 def _same_roll(topography: Topography, shifts: Tensor, others: Tensor) -> Tensor:
-    """Return whether capsules are rolled alike by two shifts, each (…, capsules, axes)."""
-    apart = shifts - others
+    """Return whether two shifts (…, capsules, axes) roll all capsules alike: booleans (…)."""
+    difference = shifts - others
     if topography.cyclic:
-        sites = torch.tensor(topography.shape, dtype=apart.dtype, device=apart.device)
-        apart = apart - sites * (apart / sites).round()
-    return (apart.abs() < NEAR).flatten(-2).all(-1)
+        sites = torch.tensor(topography.shape, dtype=difference.dtype, device=difference.device)
+        difference = difference - sites * (difference / sites).round()
+    return (difference.abs() < NEAR).flatten(-2).all(-1)
 
 
 def _rolled(topography: Topography, t: Tensor, shifts: Tensor) -> Tensor:

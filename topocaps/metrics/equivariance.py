@@ -15,27 +15,28 @@ from topocaps.latents.rolling import chosen, roll
 from topocaps.latents.topography import KELLER_2021
 from topocaps.references import cites
 
-SITE_AXIS = 3  # of t: (batch, time, capsules, *shape); the axis that data move along
+SITE_AXIS = 3  # first site axis of t, (batch, time, capsules, *shape)
 
 
 @cites(KELLER_2021)
 def equivariance_error(t: Any, rate: float = 1.0) -> float:
-    r"""Mean over sequences of :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`.
+    r"""Return the equivariance error (Eq. 13), averaged over sequences.
 
-    Each capsule is normalised separately, as in the released code; Eq. 13 normalises all of t.
+    It is :math:`\sum_{l<l'} \| Roll_{r(l'-l)}(\hat t_l) - \hat t_{l'} \|_1`. Each capsule is
+    normalised separately, as in the released code; Eq. 13 normalises all of t.
 
     Args:
         t: latents (batch, time, capsules, \*shape).
-        rate: sites a frame by which the data, not the model, ask capsules to move.
+        rate: sites per frame by which capsules should move for these data, whatever the model does.
 
     >>> import torch
-    >>> t = torch.eye(5)[None, :, None]  # one capsule of 5 sites, active one site on each frame
+    >>> t = torch.eye(5)[None, :, None]  # one capsule whose active site moves by 1 a frame
     >>> equivariance_error(t), equivariance_error(t, rate=2.0)
     (0.0, 20.0)
     """
     t = as_latents(t)
     if t.shape[1] < 2:
-        raise BadInput("the equivariance error needs two or more frames")
+        raise BadInput(f"the equivariance error needs two or more frames, not {t.shape[1]}")
     return equivariance_errors(t, rate).mean().item()
 
 
@@ -47,9 +48,9 @@ def equivariance_errors(
 
     Args:
         t: latents (batch, time, capsules, *shape).
-        rate: sites a frame by which the data ask capsules to move.
-        cyclic: whether capsules are circles. If they have ends, sites that a roll has taken over an
-            end do not count.
+        rate: sites per frame by which capsules should move for these data.
+        cyclic: whether capsules are rings. If they have ends, sites that a roll moves over an end
+            do not count.
         axis: axis to roll along, (batch, capsules); by default the first.
     """
     t = as_latents(t)
@@ -62,21 +63,25 @@ def equivariance_errors(
         dims = capsule[:1] if axis is None else capsule
         by_axis = [roll(t[:, :-lag], rate * lag, dim) for dim in dims]
         rolled = by_axis[0] if axis is None else chosen(by_axis, axis[:, None], len(capsule))
-        apart = (rolled - t[:, lag:]).abs()
+        difference = (rolled - t[:, lag:]).abs()
         if not cyclic:
             lost = _lost(t.shape[SITE_AXIS], rate, lag)
             kept = t.shape[SITE_AXIS] - lost
-            apart = apart.narrow(SITE_AXIS, lost if rate > 0 else 0, kept)
-        errors += apart.flatten(1).sum(1)
+            difference = difference.narrow(SITE_AXIS, lost if rate > 0 else 0, kept)
+        errors += difference.flatten(1).sum(1)
     return errors
 
 
 @cites(KELLER_2021)
 def chance_equivariance_error(topography: TopographyLike, frames: int, rate: float = 1.0) -> float:
-    """Return the expected error of capsules in random directions.
+    """Return the expected equivariance error of capsules in random directions.
 
-    It is 13,272 for 18 capsules of 18 sites and 18 frames. For independent random unit vectors u
-    and v, and another one w, E|u - v|_1 is E|u - v|_2 times E|w|_1.
+    For independent random unit vectors u, v and w, E|u - v|_1 is E|u - v|_2 times E|w|_1.
+
+    Args:
+        topography: the shape and the number of capsules, and whether they are rings.
+        frames: number of frames of a sequence.
+        rate: sites per frame. It matters only for capsules with ends.
 
     >>> from topocaps import Topography
     >>> round(chance_equivariance_error(Topography(15, (15,)), frames=15))
@@ -96,16 +101,18 @@ def chance_equivariance_error(topography: TopographyLike, frames: int, rate: flo
 
 
 def _lost(sites: int, rate: float, lag: int) -> int:
-    """Return the number of sites that a roll takes over an open end."""
+    """Return the number of sites that a roll moves over an open end."""
     return min(math.ceil(abs(rate) * lag), sites)
 
 
 def as_latents(t: Any) -> Tensor:
     """Convert latents, an array or a tensor, to a floating-point tensor of four or more axes."""
     try:
-        found = torch.as_tensor(t)
+        latents = torch.as_tensor(t)
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"latents must be an array or a tensor: {error}") from error
-    if found.ndim < SITE_AXIS + 1:
-        raise BadInput(f"latents must be (batch, time, capsules, *shape), not {tuple(found.shape)}")
-    return found if found.is_floating_point() else found.float()
+    if latents.ndim < SITE_AXIS + 1:
+        raise BadInput(
+            f"latents must be (batch, time, capsules, *shape), not {tuple(latents.shape)}"
+        )
+    return latents if latents.is_floating_point() else latents.float()

@@ -1,7 +1,7 @@
-"""All metrics of a model on a set of sequences, as the data of ``metrics.json``.
+"""All metrics of a model on a set of sequences, as ``metrics.json`` stores them.
 
-`evaluate` and `per_sequence` choose the metrics by the class of the model. A family of models joins
-with ``evaluate.register`` and ``per_sequence.register``.
+`evaluate` and `per_sequence` choose the metrics by the class of the model. A family of models adds
+its metrics with ``evaluate.register`` and ``per_sequence.register``.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from topocaps.references import cites, references
 
 SOURCES = references(capcorr, log_px, log_px_paper)
 PAPER_SAMPLES = 10  #: samples of the papers' log p(x)
-SUBSET = 300  #: largest number of sequences for the metrics of ``_on_subset``
+SUBSET = 300  #: largest number of sequences that ``_on_subset`` measures
 SHUFFLES = 99  #: permutations of sites for the correlation of shuffled neighbours
 
-#: Returns the bound on log p(x) of sequences, nats a frame, (batch,), with so many samples.
+#: Takes frames (batch, time, *frame) and a number of samples, and returns the bound on log p(x) of
+#: every sequence in nats a frame, (batch,).
 Bound = Callable[[Tensor, int], Tensor]
 
 
@@ -60,8 +61,8 @@ class _Measurements:
     traversal: Traversal
     plan: TraversalPlan
     capcorrs: dict[str, CapCorr]  # by factor
-    axes: list[tuple[Tensor, Tensor]]  # axes moved along, and factors, of every batch
-    names: dict[int, str]  # of factors, by column
+    axes: list[tuple[Tensor, Tensor]]  # axes of motion and factors, by batch
+    names: dict[int, str]  # names of factors, by column
 
 
 @cites(*SOURCES)
@@ -69,11 +70,12 @@ class _Measurements:
 def per_sequence(model: GenerativeModel, sequences: Any, **options: Any) -> dict[str, Mean]:
     """Return bounds, equivariance errors and gains of every sequence, each as a `Mean`.
 
-    A `Mean` has the ``value`` over all sequences, ``each`` sequence's value and the 95 %
+    A `Mean` has the ``value`` over all sequences, the value of ``each`` sequence and the 95 %
     ``interval()``. A factor that leaves no frame unseen has no gain. A `RollingVAE` has gains by
     the number of visible frames, which do not depend on ``closed``, and no equivariance error.
 
     Args:
+        sequences: frames (sequences, time, *frame), or `Sequences`.
         options: keyword arguments of `evaluate`.
     """
     raise BadInput(f"{type(model).__name__} does not support these metrics")
@@ -98,10 +100,11 @@ def evaluate(model: GenerativeModel, sequences: Any, **options: Any) -> dict[str
 def _topographic_per_sequence(
     model: SequenceModel, sequences: Any, **options: Any
 ) -> dict[str, Mean]:
-    found = _measure(model, on_device_of(model, sequences), **options)
-    gains = {"traversal_gain": found.traversal.gain()}
-    gains |= {f"gain {found.names[c]}": found.traversal.gain(c) for c in found.traversal.by_factor}
-    return found.means | {name: gain for name, gain in gains.items() if gain is not None}
+    measured = _measure(model, on_device_of(model, sequences), **options)
+    rolled, names = measured.traversal, measured.names
+    gains = {"traversal_gain": rolled.gain()}
+    gains |= {f"gain {names[column]}": rolled.gain(column) for column in rolled.by_factor}
+    return measured.means | {name: gain for name, gain in gains.items() if gain is not None}
 
 
 @evaluate.register
@@ -118,8 +121,9 @@ def evaluate_topographic(
 ) -> dict[str, Any]:
     """Return bounds, equivariance errors, CapCorr and the traversal gain over all sequences.
 
-    The key ``intervals`` holds the 95 % intervals of means over sequences. The costs of filled-in
-    frames, the specialisation and the smoothness of capsules come from at most 300 sequences.
+    The key ``intervals`` contains the 95 % intervals of means over sequences. The costs of
+    filled-in frames, the specialisation and the smoothness of capsules are measured on at most 300
+    sequences.
 
     Args:
         sequences: frames (sequences, time, *frame), or `Sequences`.
@@ -130,17 +134,17 @@ def evaluate_topographic(
     """
     sequences = on_device_of(model, sequences)
     traversed = {"window": window, "rate": rate, "closed": closed}
-    found = _measure(model, sequences, samples, seed, batch, **traversed)
-    gains, names, plan = found.traversal, found.names, found.plan
+    measured = _measure(model, sequences, samples, seed, batch, **traversed)
+    gains, names, plan = measured.traversal, measured.names, measured.plan
     return {
-        **{name: mean.value for name, mean in found.means.items()},
+        **{name: mean.value for name, mean in measured.means.items()},
         "samples": samples,
         "chance_equivariance_error": chance_equivariance_error(
             model.topography, sequences.frames, rate
         ),
-        "capcorr": {name: one.correlation for name, one in found.capcorrs.items()},
-        "capcorr_agreement": {name: one.agreement for name, one in found.capcorrs.items()},
-        "capcorr_dropped": {name: one.dropped for name, one in found.capcorrs.items()},
+        "capcorr": {name: rolls.correlation for name, rolls in measured.capcorrs.items()},
+        "capcorr_agreement": {name: rolls.agreement for name, rolls in measured.capcorrs.items()},
+        "capcorr_dropped": {name: rolls.dropped for name, rolls in measured.capcorrs.items()},
         "traversal_gain": gains.overall,
         "traversal": {
             "by_factor": {names[c]: gain for c, gain in gains.by_factor.items()},
@@ -152,9 +156,9 @@ def evaluate_topographic(
             "lags": plan.lags,
         },
         **_on_subset(model, sequences, seed, closed),
-        **(_by_axis(found.axes, names) if found.axes else {}),
+        **(_by_axis(measured.axes, names) if measured.axes else {}),
         "intervals": {
-            **{name: mean.interval() for name, mean in found.means.items()},
+            **{name: mean.interval() for name, mean in measured.means.items()},
             "traversal_gain": gains.interval(),
         },
         "sequences": len(sequences),
@@ -179,31 +183,36 @@ def _measure(
     several_axes, axes = topography.axes != (None,), []
     names = {0: "all"}
     with seeded(seed):
-        for one in sequences.batches(batch):
-            rolled = traversal(model, one.x, one.factors, seed=None, **asdict(options))
+        for some in sequences.batches(batch):
+            x, factors = some.x, some.factors
+            rolled = traversal(model, x, factors, seed=None, **asdict(options))
             traversals.append(rolled)
-            # if axes are kept apart, t of the axis that was rolled along
-            t = model.select_axis(model.encode_per_axis(one.x, sample=True), rolled.axis)
+            # with apart=True, there is a t for each axis
+            t = model.select_axis(model.encode_per_axis(x, sample=True), rolled.axis)
             axis = rolled.axis if several_axes else None
             # if mu is 0, the sign of t is random, and only its square can be organised
             errors = {
                 "equivariance_error": equivariance_errors(t, rate, cyclic, axis),
                 "equivariance_error_squared": equivariance_errors(t.square(), rate, cyclic, axis),
             }
-            values.append(_bounds(model, one.x, samples) | errors)
-            if one.factors is None:
+            values.append(_bounds(model, x, samples) | errors)
+            if factors is None:
                 continue
-            columns = range(one.factors.shape[2])
+            columns = range(factors.shape[2])
             names = {c: sequences.names[c] if sequences.names else f"factor {c}" for c in columns}
             if several_axes:
-                moved = axis_moved(model.encode(one.x), rate)  # noise of samples would hide it
-                axes.append((moved.cpu(), one.factors.cpu()))
+                # the noise of samples would hide the motion
+                moved = axis_moved(model.encode(x), rate)
+                axes.append((moved.cpu(), factors.cpu()))
             # CapCorr needs rolls that can be undone, along the only axis, by more than 0 sites
             elif cyclic and rate:
-                for column, rolls in observed_rolls(t, one.factors, rate).items():
+                for column, rolls in observed_rolls(t, factors, rate).items():
                     capcorrs.setdefault(column, []).append(rolls)
     return _Measurements(
-        {name: Mean(torch.cat([one[name] for one in values]).cpu().double()) for name in values[0]},
+        {
+            name: Mean(torch.cat([batch_values[name] for batch_values in values]).cpu().double())
+            for name in values[0]
+        },
         Traversal.join(traversals),
         options.plan(topography, sequences.frames),
         {names[column]: CapCorr.join(parts) for column, parts in sorted(capcorrs.items())},
@@ -234,13 +243,13 @@ def bound_of(
     seed: int = 0,
     batch: int = 64,
 ) -> Mean:
-    """Return a bound on log p(x) of sequences, nats a frame.
+    """Return the mean of a bound on log p(x) over sequences, in nats a frame.
 
     Args:
-        bound: function that returns the bound, such as ``model.log_px``.
+        bound: function that returns the bound of every sequence, such as ``model.log_px``.
         sequences: sequences on the device of the model.
         samples: number of samples.
-        most: largest number of sequences, which are spread over all; by default all are measured.
+        most: largest number of sequences, spread over all of them; by default all are measured.
         seed: seed of the samples.
         batch: number of sequences that are measured at once.
     """
@@ -252,51 +261,51 @@ def bound_of(
 
 def on_device_of(model: GenerativeModel, sequences: Any) -> SequenceSet:
     """Return whole sequences on the device of the model."""
-    found = Sequences.of(sequences).whole()
+    whole = Sequences.of(sequences).whole()
     parameter = next(model.parameters(), None)
-    return found if parameter is None else found.to(parameter.device)
+    return whole if parameter is None else whole.to(parameter.device)
 
 
 @torch.no_grad()
 def _on_subset(
     model: SequenceModel, sequences: SequenceSet, seed: int, closed: bool | None
 ) -> dict[str, Any]:
-    """Measure on at most ``SUBSET`` sequences, spread over all factors.
+    """Return the metrics that are measured on at most ``SUBSET`` sequences, spread over all.
 
-    The metrics are the costs of filled-in frames, the specialisation of capsules on factors, and
-    the correlation of neighbouring sites beside that of shuffled sites.
+    They are the costs of filled-in frames, the specialisation of capsules on factors, and the
+    correlation of neighbouring sites beside that of shuffled sites.
     """
-    found: dict[str, Any] = {"missing": {}, "specialisation": None, "smoothness": {}}
+    metrics: dict[str, Any] = {"missing": {}, "specialisation": None, "smoothness": {}}
     if sequences.frames < 2:
-        return found
+        return metrics
     topography = model.topography
     subset = sequences.show(spread(sequences.fixed(), SUBSET))
     t = model.encode(subset.x)
     if max(topography.shape) > 1:
         for name, value in (("t", t), ("t_squared", t.square())):
             smooth = topographic_smoothness(value, SHUFFLES, seed, topography.cyclic)
-            found["smoothness"][name] = smooth.observed
-            found["smoothness"][f"{name}_shuffled"] = smooth.shuffled
+            metrics["smoothness"][name] = smooth.observed
+            metrics["smoothness"][f"{name}_shuffled"] = smooth.shuffled
     if topography.axes == (None,) or topography.apart:
-        found["missing"] = filled_costs(model, subset.x, seed=seed, closed=closed)
+        metrics["missing"] = filled_costs(model, subset.x, seed=seed, closed=closed)
     if subset.factors is not None:
         share = specialisation(t, subset.factors)
-        found["specialisation"] = None if math.isnan(share) else share
-    return found
+        metrics["specialisation"] = None if math.isnan(share) else share
+    return metrics
 
 
 def _by_axis(batches: list[tuple[Tensor, Tensor]], names: dict[int, str]) -> dict[str, Any]:
-    """Return the shares of every capsule, and the mean over capsules on each factor's own axis.
+    """Return the `axis_shares` of every capsule, and the mean of their `own_axes` over capsules.
 
     Capsules share nothing, so each has its own assignment of axes to factors.
     """
     moved, factors = (torch.cat(part) for part in zip(*batches, strict=True))
-    each = [
-        {names[column]: shares for column, shares in axis_shares(one, factors).items()}
-        for one in moved.unbind(1)
+    by_capsule = [
+        {names[column]: shares for column, shares in axis_shares(capsule, factors).items()}
+        for capsule in moved.unbind(1)
     ]
-    own = [own_axes(shares) for shares in each]
+    own = [own_axes(shares) for shares in by_capsule]
     return {
-        "axes": {name: [shares[name] for shares in each] for name in each[0]},
-        "own_axis": {name: sum(one[name] for one in own) / len(own) for name in own[0]},
+        "axes": {name: [shares[name] for shares in by_capsule] for name in by_capsule[0]},
+        "own_axis": {name: sum(shares[name] for shares in own) / len(own) for name in own[0]},
     }

@@ -18,7 +18,7 @@ KIM_2018 = """\
   url = {https://arxiv.org/abs/1802.05983},
 }"""
 
-CHUNK = 2**24  #: numbers that are held at once
+CHUNK = 2**24  #: largest number of values of the batches that are drawn at once
 
 
 @cites(KIM_2018)
@@ -31,23 +31,25 @@ def factor_vae_score(
     dead: float = 0.01,
     seed: int = 0,
 ) -> Score:
-    """FactorVAE score (Kim & Mnih 2018): does the least variable dimension tell the fixed factor?
+    """Return the FactorVAE score (Kim & Mnih 2018).
+
+    It measures how well the least variable dimension predicts which factor is fixed.
 
     A vote fixes a factor, drawn uniformly, at the value of a random item. It draws a batch of items
     with this value, with replacement, so other factors are as frequent as in the data. The vote
-    belongs to the dimension with the least variance over the batch, relative to its variance over
-    all items. Each dimension predicts the factor of most of its votes. The score is the share of
-    right predictions in further votes; it is 0 if all dimensions are constant.
+    goes to the dimension with the least variance over the batch, relative to its variance over all
+    items. Each dimension predicts the factor of most of its votes. The score is the share of
+    correct predictions in further votes. It is 0 if all dimensions are constant.
 
     Args:
         codes: codes (items, ...), or (batch, time, ...) of sequences.
         factors: integer factors (items, factor), or (batch, time, factor).
-        batch: number of items in a batch. Values of fewer items are not drawn, and factors without
-            other values are left out.
+        batch: number of items in a batch. Values that fewer items have are not drawn, and factors
+            with no other values are left out.
         votes: number of votes that decide the predictions.
-        tests: number of votes that test them.
-        dead: dimensions get no votes if their standard deviation is below this share of the
-            greatest. The paper excludes dimensions that collapsed to the prior, which codes alone
+        tests: number of further votes that test the predictions.
+        dead: dimensions get no votes if their standard deviation is at most this share of the
+            largest. The paper excludes dimensions that collapsed to the prior, which codes alone
             do not show.
         seed: seed of all draws.
     """
@@ -55,7 +57,7 @@ def factor_vae_score(
     counts = {"batch": batch, "votes": votes, "tests": tests}
     batch, votes, tests = (whole_number(name, count) for name, count in counts.items())
     if batch < 2:
-        raise BadInput("a batch of 1 item has no variance: give batch=2 or more")
+        raise BadInput("batch must be at least 2, as a batch of 1 item has no variance")
     check_seed(seed)
     groups = _groups(table, batch)
     spread = table.codes.std(0, dtype=float)
@@ -77,17 +79,17 @@ def factor_vae_score(
     units = table.codes[:, active] / spread[active]
     trained = _votes(units, list(groups.values()), batch, votes, rng)
     tested = _votes(units, list(groups.values()), batch, tests, rng)
-    right = tested * np.eye(len(groups), dtype=int)[trained.argmax(1)]  # dims factors
-    recalls = right.sum(0) / tested.sum(0).clip(1)
+    correct = tested * np.eye(len(groups), dtype=int)[trained.argmax(1)]  # dims factors
+    recalls = correct.sum(0) / tested.sum(0).clip(1)
     return Score(
-        float(right.sum() / tests),
+        float(correct.sum() / tests),
         {column: float(recall) for column, recall in zip(groups, recalls, strict=True)},
         settings,
     )
 
 
 def _groups(table: CodeTable, batch: int) -> dict[int, list[Array]]:
-    """Return {factor column: items of each value that ``batch`` or more items have}."""
+    """Return {factor column: [items of a value]} for values that ``batch`` or more items have."""
     groups: dict[int, list[Array]] = {}
     for column, factor in table.each_factor():
         if len(values := np.flatnonzero(np.bincount(factor) >= batch)):
@@ -103,7 +105,7 @@ def _groups(table: CodeTable, batch: int) -> dict[int, list[Array]]:
 def _votes(
     units: Array, groups: list[list[Array]], batch: int, count: int, rng: np.random.Generator
 ) -> Array:
-    """Return how many votes for each factor belong to each dimension: (dims, factors)."""
+    """Return the numbers of votes of each dimension for each factor: (dims, factors)."""
     counts = np.zeros((units.shape[1], len(groups)), int)
     most = max(1, CHUNK // (batch * units.shape[1]))
     for factor, share in enumerate(rng.multinomial(count, np.full(len(groups), 1 / len(groups)))):

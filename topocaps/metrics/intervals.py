@@ -13,7 +13,7 @@ from torch import Tensor
 Interval = tuple[float, float]
 
 _NORMAL = 1.96  # standard errors on either side of a mean
-_QUANTILES = (0.025, 0.975)
+_QUANTILES = (0.025, 0.975)  # ends of bootstrap intervals
 _CHUNK = 100  # bootstrap draws that are computed at once
 
 
@@ -21,11 +21,13 @@ _CHUNK = 100  # bootstrap draws that are computed at once
 class Mean:
     """A mean over sequences, or a ratio of sums over sequences.
 
+    Without weights, the value is the mean of ``values``. With weights, it is the ratio of the sums
+    of values and weights, such as nats gained over nats that could be gained. If sequences have
+    several parts, it is the mean of their ratios.
+
     Args:
-        values: (sequences,), or (sequences, parts) with weights.
-        weights: denominators, of the shape of ``values``. With them, the value is the ratio of
-            sums, such as nats gained over nats that could be gained, or the mean of the parts'
-            ratios. Without them, it is the mean of ``values``.
+        values: values (sequences,) or, with weights, numerators (sequences, parts).
+        weights: denominators, of the shape of ``values``.
     """
 
     values: Tensor
@@ -33,7 +35,7 @@ class Mean:
 
     @property
     def each(self) -> Tensor:
-        """Value of every sequence, (sequences,); NaN if its weight is 0."""
+        """The value of every sequence, (sequences,); NaN if its weight is 0."""
         if self.weights is None:
             return self.values
         values, weights = (v.reshape(len(v), -1).sum(1) for v in (self.values, self.weights))
@@ -41,11 +43,14 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """Value over all sequences."""
+        """The value over all sequences."""
         return self._of(torch.ones(1, len(self.values), dtype=torch.float64)).item()
 
     def interval(self, draws: int = 1000, seed: int = 0) -> Interval:
-        """Return a 95 % interval: 1.96 standard errors on either side, or a bootstrap of a ratio.
+        """Return a 95 % interval of the value.
+
+        The interval of a mean is 1.96 standard errors on either side. That of a ratio is a
+        bootstrap over sequences.
 
         Args:
             draws: number of bootstrap draws.
@@ -62,7 +67,11 @@ class Mean:
         return low, high
 
     def _of(self, counts: Tensor) -> Tensor:
-        """Return the value of each draw, (draws,), given how often it counts each sequence."""
+        """Return the values of bootstrap draws, (draws,).
+
+        Args:
+            counts: how often each draw contains each sequence, (draws, sequences).
+        """
         values = counts @ self.values.double().reshape(len(self.values), -1)
         if self.weights is None:
             return values[:, 0] / counts.sum(1)
@@ -77,9 +86,12 @@ def _counts(draws: int, n: int, generator: torch.Generator) -> Tensor:
 
 
 def at_the_ends(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two copies of metrics, with the lower and the upper ends of intervals as numbers.
+    """Return the lower and the upper ends of the intervals in place of the metrics.
 
-    Numbers without an interval become None.
+    Metrics without an interval become None.
+
+    Args:
+        metrics: metrics from `evaluate`, with their intervals.
     """
 
     def at(end: int) -> dict[str, Any]:
@@ -90,11 +102,11 @@ def at_the_ends(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         by_factor = metrics.get("traversal", {}).get("interval", {})
         visible = {
             count: {
-                **one,
-                "gain": one["interval"] and one["interval"][end],
-                "by_factor": ends_of(one.get("intervals", {})),
+                **gains,
+                "gain": gains["interval"] and gains["interval"][end],
+                "by_factor": ends_of(gains.get("intervals", {})),
             }
-            for count, one in metrics.get("visible", {}).items()
+            for count, gains in metrics.get("visible", {}).items()
         }
         return {
             **numbers,

@@ -1,11 +1,13 @@
-r"""How fast a function of images leaves equivariance when the images move (Gruver et al. 2022).
+r"""Lie derivatives: how far a function of images is from equivariance (Gruver et al. 2022).
 
-With :math:`\rho_a` the action of a group on images, :math:`g(a) = \rho_{-a} f(\rho_a x)` does not
-depend on a if f is equivariant: the norm of its derivative at 0, the Lie derivative of f, is the
-error. Where f gives no image, :math:`g(a) = f(\rho_a x)`, and the error is of invariance.
+Let :math:`\rho_a` be the action of a group on images. If f is equivariant, then
+:math:`g(a) = \rho_{-a} f(\rho_a x)` does not depend on a. The derivative of g at 0 is the Lie
+derivative of f, and its norm is the error. If the output of f is no image,
+:math:`g(a) = f(\rho_a x)`, and the norm is the error of invariance.
 
-Actions are measured by how far they move the rim: an amount of 1 shifts by half of the longer side,
-turns by a radian or grows by e. A function may hence give images of another size than its own.
+An action by an amount of 1 shifts by half of the longer side, rotates by one radian, or enlarges by
+a factor of e. As amounts are relative to the size of the image, f may return images of another size
+than x.
 """
 
 from __future__ import annotations
@@ -38,15 +40,15 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Translation:
-    """Shifts along the last axis (-1) or the one before it (-2); bilinear."""
+    """Shifts along one axis, with bilinear interpolation."""
 
-    axis: int = -1
-    cyclic: bool = False  #: what leaves comes in on the other side, as capsules roll
-    outside: geometry.Outside = "zeros"  #: what comes in else
+    axis: int = -1  #: -1 is the last axis, and -2 the one before it
+    cyclic: bool = False  #: whether pixels that leave the image enter it on the other side
+    outside: geometry.Outside = "zeros"  #: the values that enter images that are not cyclic
 
     def __call__(self, x: Tensor, amount: float) -> Tensor:
         if self.axis not in (-1, -2):
-            raise BadInput(f"images are shifted along axis -1 or -2, not {self.axis}")
+            raise BadInput(f"axis must be -1 or -2, not {self.axis}")
         if self.cyclic:
             return roll(x, amount * radius(x), self.axis)
         share = -amount * 2 * radius(x) / x.shape[self.axis]
@@ -57,9 +59,9 @@ class Translation:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turns about the centre, counter-clockwise; bilinear."""
+    """Counter-clockwise rotations about the centre, with bilinear interpolation."""
 
-    outside: geometry.Outside = "zeros"
+    outside: geometry.Outside = "zeros"  #: the values outside the image
 
     def __call__(self, x: Tensor, amount: float) -> Tensor:
         height, width = x.shape[-2:]
@@ -69,9 +71,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Scale:
-    """Grows about the centre; bilinear."""
+    """Enlargements about the centre, with bilinear interpolation."""
 
-    outside: geometry.Outside = "zeros"
+    outside: geometry.Outside = "zeros"  #: the values outside the image
 
     def __call__(self, x: Tensor, amount: float) -> Tensor:
         shrink = torch.eye(2, dtype=torch.float64) * math.exp(-amount)
@@ -80,12 +82,16 @@ class Scale:
 
 @dataclass(frozen=True)
 class LieError:
-    """Of every image, (images,): changes of f a pixel of motion at the rim, in units of |f(x)|."""
+    r"""Errors of every image, (images,).
 
-    derivative: Tensor  #: the Lie derivative
-    finite: Tensor  #: root mean square of \|g(a) - g(0)\| / a over a and -a: holds the blur as well
-    floor: Tensor  #: ``finite`` of the function that gives the image itself: resampling alone
-    resampled: Tensor  #: of f(x) when x is resampled there and back, not moved: blur as f sees it
+    An error is the change of g per pixel of motion, relative to the norm of f(x). Motion is
+    measured at the middle of the farthest edge.
+    """
+
+    derivative: Tensor  #: norm of the Lie derivative
+    finite: Tensor  #: root mean square of the change of g over a and -a, which includes the blur
+    floor: Tensor  #: ``finite`` of the identity, which is due to resampling alone
+    resampled: Tensor  #: change of f(x) if x is moved there and back, which only blurs it
     settings: dict[str, Any]
 
 
@@ -94,43 +100,50 @@ class LieError:
 def lie_error(
     f: Function, x: Tensor, action: Action, step: float = 0.1, invariant: bool = False
 ) -> LieError:
-    r"""The error of f at images x, (images, …, height, width), under one action.
+    r"""Measure the error of f under one action.
 
-    By symmetric differences, :math:`(g(a) - g(-a)) / 2a` at a rim moved by ``step`` pixels, so that
-    f need not be differentiable. An output with as many axes as x is taken for images, which are
-    moved back, unless ``invariant``.
+    The derivative is the symmetric difference :math:`(g(a) - g(-a)) / 2a`, so f need not be
+    differentiable. Resampling there and back blurs by as much for a as for -a. The derivative of
+    the identity is therefore close to 0 for any interpolation. The blur is part of ``finite``.
+    Compare ``finite`` with ``floor`` or, for invariant functions, with ``resampled``.
 
-    Resampling there and back blurs by as much for a as for -a. Hence the derivative of the identity
-    is all but 0 whatever the interpolation, and the blur is in ``finite``: compare that with
-    ``floor``, or for invariants with ``resampled``. Of rough images a share of the derivative that
-    is proportional to ``step`` is the kinks' of bilinear interpolation; a smaller step has less of
-    it, and more of the rounding of f.
+    On rough images, the kinks of bilinear interpolation add an error to the derivative that is
+    proportional to ``step``. A smaller step reduces it, but increases the rounding errors of f.
+
+    Args:
+        f: function from images to outputs (images, …). Outputs with as many axes as x are images,
+            unless ``invariant`` is True.
+        x: images (images, …, height, width), floating point.
+        action: action on images, such as `Translation`.
+        step: motion at the middle of the farthest edge, in pixels.
+        invariant: whether outputs are not moved back, so the error is of invariance.
     """
     _check_images(x)
     if not 0 < step < math.inf:
-        raise BadInput(f"a step is a number of pixels above 0, not {step}")
+        raise BadInput(f"step must be a number of pixels above 0, not {step}")
     amount = step / radius(x)
     still = f(x)
     if still.ndim < 1 or len(still) != len(x) or not still.is_floating_point():
         raise BadInput(
-            f"f must give floats for each of {len(x)} images, not {tuple(still.shape)} of "
+            f"f must return floats for each of {len(x)} images, not {tuple(still.shape)} of "
             f"{still.dtype}"
         )
     back = not invariant and still.ndim == x.ndim
 
-    def moved(by: float) -> Tensor:
-        found = f(action(x, by))
-        return action(found, -by) if back else found
+    def g(amount: float) -> Tensor:
+        output = f(action(x, amount))
+        return action(output, -amount) if back else output
 
-    ahead, behind = moved(amount), moved(-amount)
-    resampled = [f(image) - still for image in _round_trips(x, action, amount)]
-    identity = [image - x for image in _round_trips(x, action, amount)]
+    ahead, behind = g(amount), g(-amount)
+    round_trips = _round_trips(x, action, amount)
+    resampled = [f(image) - still for image in round_trips]
+    identity = [image - x for image in round_trips]
     unit, image_unit = step * _norm(still), step * _norm(x)
     return LieError(
         derivative=_ratio(_norm(ahead - behind) / 2, unit),
-        finite=_ratio(_both(ahead - still, behind - still), unit),
-        floor=_ratio(_both(*identity), image_unit),
-        resampled=_ratio(_both(*resampled), unit),
+        finite=_ratio(_root_mean_square(ahead - still, behind - still), unit),
+        floor=_ratio(_root_mean_square(*identity), image_unit),
+        resampled=_ratio(_root_mean_square(*resampled), unit),
         settings={
             "action": repr(action),
             "step": step,
@@ -143,37 +156,42 @@ def lie_error(
 
 @torch.no_grad()
 def interpolation_floor(x: Tensor, steps: Sequence[float], action: Action | None = None) -> Tensor:
-    r"""What resampling alone costs: :math:`\|\rho_{-a} \rho_a x - x\| / \|x\|`, (steps, images).
+    r"""Return the error of resampling, :math:`\|\rho_{-a} \rho_a x - x\| / \|x\|`: (steps, images).
 
-    Steps are in pixels at the rim of x, (images, …, height, width). The action is by default the
-    roll of Eq. 19 along the last axis: 0 at whole steps, most half way between. Of latents,
-    (batch, time, capsules, sites), it is what a roll by a fraction of a site must lose.
+    The error of the roll of Eq. 19 is 0 at whole steps and largest halfway between them. For
+    latents (batch, time, capsules, sites), it is the loss of a roll by a fraction of a site.
+
+    Args:
+        x: images (images, …, height, width).
+        steps: motions at the middle of the farthest edge, in pixels.
+        action: action on images; by default the roll of Eq. 19 along the last axis.
 
     >>> interpolation_floor(torch.eye(4)[None], [1.0, 0.5])[:, 0]
     tensor([0.0000, 0.6124])
     """
     _check_images(x)
     action = Translation(cyclic=True) if action is None else action
-    found = []
+    errors = []
     for step in steps:
         if not math.isfinite(step):
-            raise BadInput(f"a step is a number of pixels, not {step}")
+            raise BadInput(f"steps must be finite numbers of pixels, not {step}")
         there_and_back = _round_trips(x, action, step / radius(x))[0]
-        found.append(_ratio(_norm(there_and_back - x), _norm(x)))
-    return torch.stack(found) if found else x.new_zeros(0, len(x))
+        errors.append(_ratio(_norm(there_and_back - x), _norm(x)))
+    return torch.stack(errors) if errors else x.new_zeros(0, len(x))
 
 
 def radius(x: Tensor) -> float:
-    """From the centre to the middle of the farthest edge, in pixels."""
+    """Return the distance from the centre to the middle of the farthest edge, in pixels."""
     return max(x.shape[-2:]) / 2
 
 
 def _round_trips(x: Tensor, action: Action, amount: float) -> tuple[Tensor, Tensor]:
+    """Return images that are moved by an amount and back, and in the opposite order."""
     return action(action(x, amount), -amount), action(action(x, -amount), amount)
 
 
 def _resampled(x: Tensor, maps: Tensor, outside: geometry.Outside) -> Tensor:
-    """Images whose places come from where the map takes them."""
+    """Return images whose values are read from the mapped places."""
     height, width = x.shape[-2:]
     grid = geometry.grid(height, width, dtype=x.dtype, device=x.device)
     flat = x.reshape(len(x), -1, height, width)
@@ -181,19 +199,21 @@ def _resampled(x: Tensor, maps: Tensor, outside: geometry.Outside) -> Tensor:
 
 
 def _norm(x: Tensor) -> Tensor:
+    """Return the norm of every image, (images,)."""
     return x.reshape(len(x), -1).norm(dim=1)
 
 
-def _both(ahead: Tensor, behind: Tensor) -> Tensor:
+def _root_mean_square(ahead: Tensor, behind: Tensor) -> Tensor:
     return ((_norm(ahead).square() + _norm(behind).square()) / 2).sqrt()
 
 
 def _ratio(error: Tensor, unit: Tensor) -> Tensor:
-    """0 of what is 0 and stays so."""
+    """Return relative errors; an error of 0 stays 0 if the unit is 0, too."""
     return torch.where(error == 0, error, error / unit)
 
 
 def _check_images(x: Tensor) -> None:
+    """Raise `BadInput` unless x is a tensor of finite floating-point images."""
     if not isinstance(x, Tensor):
         raise BadInput(f"images must be a tensor, not a {type(x).__name__}: torch.as_tensor(x)")
     if x.ndim < 3 or x.numel() == 0 or not x.is_floating_point():
@@ -201,4 +221,4 @@ def _check_images(x: Tensor) -> None:
             f"images must be floats (images, ..., height, width), not {tuple(x.shape)} of {x.dtype}"
         )
     if not x.isfinite().all():
-        raise BadInput("images must be finite, and some are NaN or infinite")
+        raise BadInput("images must be finite, but some are NaN or infinite")

@@ -25,13 +25,16 @@ Discretiser = Callable[[Array, int], Array]
 
 
 def equal_counts(values: Array, bins: int) -> Array:
-    """Return bins with equal numbers of items; increasing maps keep them, and ties share one."""
+    """Return the bins of values in bins with equal numbers of items.
+
+    Increasing maps of the values do not change the bins. Equal values are in the same bin.
+    """
     below = np.searchsorted(np.sort(values), values)
     return below * bins // len(values)
 
 
 def equal_widths(values: Array, bins: int) -> Array:
-    """Return bins of equal width from the least to the greatest value (disentanglement_lib)."""
+    """Return the bins of values in bins of equal width, as in disentanglement_lib."""
     edges = np.histogram_bin_edges(values, bins)
     return np.digitize(values, edges[1:-1])
 
@@ -43,9 +46,10 @@ def mig(
     bins: int = 20,
     discretise: Discretiser = equal_counts,
 ) -> Score:
-    r"""Mutual information gap (Chen et al. 2018): :math:`(I(c_1; v) - I(c_2; v)) / H(v)`.
+    r"""Return the mutual information gap (Chen et al. 2018).
 
-    :math:`c_1` and :math:`c_2` are the two dimensions with the most information about factor v.
+    The gap of a factor v is :math:`(I(c_1; v) - I(c_2; v)) / H(v)`, where :math:`c_1` and
+    :math:`c_2` are the two dimensions with the most information about v.
 
     Args:
         codes: codes (items, ...), or (batch, time, ...) of sequences.
@@ -54,16 +58,16 @@ def mig(
         discretise: function that bins a dimension. Most published numbers come from
             `equal_widths`, which depends on the scale and the tails of a code.
 
-    >>> factors = np.stack(np.divmod(np.arange(64), 8), 1)  # two of 8 values, all pairs
-    >>> mig(factors.astype(float), factors, bins=8).value  # a dimension for each
+    >>> factors = np.stack(np.divmod(np.arange(64), 8), 1)  # all pairs of two factors of 8 values
+    >>> mig(factors.astype(float), factors, bins=8).value  # one dimension per factor
     1.0
-    >>> mig(np.repeat(factors, 2, axis=1), factors, bins=8).value  # two for each
+    >>> mig(np.repeat(factors, 2, axis=1), factors, bins=8).value  # two dimensions per factor
     0.0
     """
     table = code_table(codes, factors)
     bins = whole_number("bins", bins)
     if table.dims < 2:
-        raise BadInput("MIG compares two dimensions of a code, and this one has 1")
+        raise BadInput("MIG needs codes of at least two dimensions, not 1")
     binned = [value_indices(discretise(table.codes[:, n], bins)) for n in range(table.dims)]
     gaps = {}
     for column, factor in table.each_factor():
@@ -82,5 +86,5 @@ def entropy(classes: Array) -> float:
 
 def mutual_information(a: Array, b: Array) -> float:
     """Return the mutual information of integer classes in nats."""
-    both = a * (int(b.max()) + 1) + b
-    return max(0.0, entropy(a) + entropy(b) - entropy(both))
+    joint = a * (int(b.max()) + 1) + b
+    return max(0.0, entropy(a) + entropy(b) - entropy(joint))

@@ -1,4 +1,4 @@
-"""Linear probes: what can be read off representations with few labels, and with many."""
+"""Linear probes of representations, and features and scores of capsules for them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from topocaps.metrics.equivariance import SITE_AXIS, as_latents
 Labelled = tuple[Tensor, Tensor]  #: features (items, features) and classes (items,)
 
 LABELS = (10, 30, 100, 300, 1000, 3000, 10_000)
-STRENGTH = 0.5  # of the penalty on weights, for standardised features: scikit-learn's own C = 1
-_FLAT = 1e-6  # variance of an axis, over the greatest, under which it is left out
-_STILL = 1e-6  # 1 - cosine from frame to frame: what turns less, by rounding, stands still
+STRENGTH = 0.5  # of the penalty on weights; this is C = 1 of scikit-learn
+_FLAT = 1e-6  # smallest variance of a principal axis, relative to the largest
+_STILL = 1e-6  # smallest motion, as 1 - cosine from frame to frame; less is due to rounding
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,26 @@ class Probe:
     bias: Tensor
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Return the scores of the classes, (items, classes)."""
         return ((features - self.mean) / self.scale) @ self.weight.T + self.bias
 
     def hits(self, features: Tensor, classes: Tensor) -> Tensor:
-        """Whether each item is classified as it should be: (items,)."""
+        """Return which items are classified correctly: booleans (items,)."""
         return self(features).argmax(1) == classes
 
     def accuracy(self, features: Tensor, classes: Tensor) -> float:
+        """Return the share of items that are classified correctly."""
         return self.hits(features, classes).float().mean().item()
 
 
 def linear_probe_accuracy(train: Labelled, test: Labelled, strength: float = STRENGTH) -> float:
-    """The test accuracy of the best probe on training codes (items, ...) and their classes."""
+    """Return the test accuracy of a probe that is fitted to training items.
+
+    Args:
+        train: codes (items, ...) and classes (items,) of the training items.
+        test: codes and classes of the test items.
+        strength: strength of the penalty on weights.
+    """
     return fit_probe(train[0].flatten(1), train[1], strength).accuracy(test[0].flatten(1), test[1])
 
 
@@ -57,22 +64,29 @@ def fit_probe(
     steps: int = 100,
     whiten: bool = False,
 ) -> Probe:
-    """The best probe by L-BFGS: (items, features) to classes (items,), 0 and up.
+    """Fit a probe by L-BFGS.
 
-    The penalty is ``strength`` over the number of items, as in a prior on weights. The probe itself
-    is small and stays on the CPU while it is fitted, where L-BFGS need not wait for a GPU.
+    L-BFGS runs on the CPU, as the probe is small, and only the loss is computed on the device of
+    the features.
 
-    Where features are correlated, the penalty binds along the axes in which they vary least.
-    ``whiten`` weighs all principal axes of the training features alike, and so reads the same off
-    any invertible linear map of them. It wants many more items than features: ten times as many.
+    Args:
+        features: features (items, features).
+        classes: integers of at least 0, (items,).
+        strength: strength of the penalty on weights. It is divided by the number of items, as a
+            prior on the weights is.
+        steps: largest number of iterations.
+        whiten: scale all principal axes of the training features to variance 1. Otherwise the
+            penalty affects those axes most along which correlated features vary least. A whitened
+            probe gives the same result for any invertible linear map of the features. It needs
+            about ten times as many items as features.
     """
     if features.ndim != 2 or len(features) != len(classes) or len(classes) == 0:
         raise BadInput(
-            f"a probe takes (items, features) and a class of each, not {tuple(features.shape)} "
-            f"and {tuple(classes.shape)}"
+            "features and classes must be (items, features) and (items,), with one item or more, "
+            f"not {tuple(features.shape)} and {tuple(classes.shape)}"
         )
     if not features.isfinite().all():
-        raise NonFinite("a probe takes finite features: those of this model are not")
+        raise NonFinite("a probe needs finite features, but some are NaN or infinite")
     mean = features.mean(0)
     scale = (features - mean).square().mean(0).sqrt().clamp_min(1e-6)
     standard = (features - mean) / scale
@@ -81,23 +95,23 @@ def fit_probe(
     count = int(classes.max()) + 1
     weight = torch.zeros(count, standard.shape[1], dtype=features.dtype, requires_grad=True)
     bias = torch.zeros(count, dtype=features.dtype, requires_grad=True)
-    rule = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
-        rule.zero_grad()
+        optimiser.zero_grad()
         scores = standard @ weight.to(standard.device).T + bias.to(standard.device)
-        found = cross_entropy(scores, classes).cpu()
-        found = found + strength * weight.square().sum() / len(features)
-        found.backward()
-        return found
+        penalty = strength * weight.square().sum() / len(features)
+        total = cross_entropy(scores, classes).cpu() + penalty
+        total.backward()
+        return total
 
-    rule.step(loss)
+    optimiser.step(loss)
     weights, offset = (value.detach().to(features.device) for value in (weight, bias))
     return Probe(mean, scale, weights if axes is None else weights @ axes.T, offset)
 
 
 def _whitening(standard: Tensor) -> Tensor:
-    """What takes centred features to their principal axes, of variance 1: (features, axes)."""
+    """Return the map of standardised features to principal axes of variance 1: (features, axes)."""
     covariance = (standard.T @ standard / len(standard)).cpu().double()
     variances, axes = torch.linalg.eigh(covariance)
     kept = variances > _FLAT * variances.amax()
@@ -105,7 +119,12 @@ def _whitening(standard: Tensor) -> Tensor:
 
 
 def whitened_accuracies(train: Labelled, tests: Mapping[str, Labelled]) -> dict[str, float]:
-    """The accuracy on every test set of one probe of whitened features, fitted to ``train``."""
+    """Return the accuracies on several test sets of one probe of whitened features.
+
+    Args:
+        train: features and classes that the probe is fitted to.
+        tests: features and classes by the name of the test set.
+    """
     probe = fit_probe(*train, whiten=True)
     return {name: probe.accuracy(*test) for name, test in tests.items()}
 
@@ -113,13 +132,21 @@ def whitened_accuracies(train: Labelled, tests: Mapping[str, Labelled]) -> dict[
 def refitted_accuracies(
     trains: Mapping[str, Labelled], tests: Mapping[str, Labelled]
 ) -> dict[str, float]:
-    """The accuracy on every test set of a probe of its own, fitted to the training set of its name.
+    """Return the accuracy on every test set of a probe that is fitted to its training set.
 
-    This measures what can still be read off moved items, and ``whitened_accuracies`` whether it
-    can be read in the same place. Smith et al. do not say which of the two their Table 1 is.
+    This measures whether features of moved items predict their classes. `whitened_accuracies`
+    measures whether they do so with the probe of items that are not moved. Smith et al. do not say
+    which of the two their Table 1 shows.
+
+    Args:
+        trains: features and classes by the name of the training set.
+        tests: features and classes by the name of the test set. Every name must be in ``trains``.
     """
     if missing := tests.keys() - trains.keys():
-        raise BadInput(f"there is no training set for {', '.join(sorted(missing))}")
+        raise BadInput(
+            f"there is no training set for {', '.join(sorted(missing))}: trains needs every name "
+            "of tests"
+        )
     return {
         name: whitened_accuracies(trains[name], {name: test})[name] for name, test in tests.items()
     }
@@ -128,23 +155,39 @@ def refitted_accuracies(
 def accuracy_by_labels(
     train: Labelled, test: Labelled, labels: Sequence[int] = LABELS, seed: int = 0
 ) -> dict[int, float]:
-    """{labels used: accuracy on test}; as many of every class as the number allows."""
+    """Return the test accuracies of probes that are fitted to some labelled items.
+
+    Classes are as equally frequent among these items as their number allows.
+
+    Args:
+        train: features and classes of the training items.
+        test: features and classes of the test items.
+        labels: numbers of labelled items. Numbers above the training items are left out.
+        seed: seed of the choice of items.
+
+    Returns:
+        {number of labelled items: accuracy}.
+    """
     features, classes = train
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(classes), generator=generator).to(classes.device)
     balanced = order[ranks(classes[order]).argsort(stable=True)]
-    found = {}
+    accuracies = {}
     for count in labels:
         if count <= len(classes):
-            some = balanced[:count]
-            found[count] = fit_probe(features[some], classes[some]).accuracy(*test)
-    return found
+            chosen = balanced[:count]
+            accuracies[count] = fit_probe(features[chosen], classes[chosen]).accuracy(*test)
+    return accuracies
 
 
 def pooled(t: Any) -> Tensor:
-    """What no roll changes: of every capsule, the mean, spread and peak over its sites.
+    """Return features that no roll changes: the mean, the spread and the peak of every capsule.
 
-    t: (…, time, capsules, *shape) to (…, time, 3 capsules).
+    Args:
+        t: latents (batch, time, capsules, *shape).
+
+    Returns:
+        Features (batch, time, 3 capsules).
     """
     t = as_latents(t)
     sites = t.flatten(SITE_AXIS)
@@ -152,9 +195,13 @@ def pooled(t: Any) -> Tensor:
 
 
 def power(t: Any) -> Tensor:
-    """What no roll changes: of every capsule, the power of each frequency along its sites.
+    """Return features that no roll changes: the power of each frequency of every capsule.
 
-    t: (…, time, capsules, *shape) to (…, time, features), log(1 + power).
+    Args:
+        t: latents (batch, time, capsules, *shape).
+
+    Returns:
+        log(1 + power), (batch, time, features).
 
     >>> t = torch.randn(2, 3, 4, 5)
     >>> power(t).shape, torch.allclose(power(t), power(t.roll(2, -1)), atol=1e-5)
@@ -166,11 +213,17 @@ def power(t: Any) -> Tensor:
 
 
 def specialisation(t: Any, factors: Tensor) -> float:
-    """How much each capsule moves for one factor alone: 0 for all alike, 1 for one only.
+    """Return how much each capsule moves for one factor alone, averaged over capsules.
 
-    t: (batch, time, capsules, *shape). A capsule's motion is how far its direction turns from frame
-    to frame; of its shares by factor, the entropy is compared with the greatest there can be.
-    Capsules that stand still are left out; where all do, or fewer than two factors move, it is NaN.
+    A capsule's motion is 1 minus the cosine between its directions in consecutive frames, averaged
+    over the sequences in which a factor moves. A capsule has a score of 1 minus the entropy of its
+    motion's shares by factor, relative to the largest entropy. The score is 1 if it moves for one
+    factor only, and 0 if it moves for all factors alike. Capsules that never move are left out. The
+    result is NaN if no capsule moves, or if fewer than two factors do.
+
+    Args:
+        t: latents (batch, time, capsules, *shape).
+        factors: factors of the frames, (batch, time, factor).
     """
     t = as_latents(t)
     sites = tuple(range(SITE_AXIS, t.ndim))

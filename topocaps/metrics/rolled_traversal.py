@@ -5,8 +5,8 @@ mean frame of the sequence, which is the best prediction of an invariant model:
 
 .. math:: gain = \frac{nats(orbit\ mean) - nats(rolled)}{nats(orbit\ mean) - nats(perfect)}
 
-The gain is 1 for perfect predictions, 0 for the mean frame, and negative for worse ones. With
-``rate=0`` it is the gain of t_0 without a roll, which is mostly far below 0.
+The gain is 1 for perfect predictions, 0 for the mean frame, and negative for worse predictions.
+With ``rate=0`` it is the gain of t_0 without a roll, which is usually far below 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topocaps.metrics.intervals import Interval, Mean
 from topocaps.models.likelihoods import Likelihood
 from topocaps.models.sequence import SequenceModel, check_topographic
 
-EDGE = 1e-3  #: distance from 0 and 1 of the probabilities in mean and given frames
+EDGE = 1e-3  #: smallest distance from 0 and 1 of probabilities in mean and predicted frames
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class TraversalOptions:
 
     Args:
         window: number of frames around the rolled frame that do not count as unseen; by default the
-            window of the model. Models that are compared must have the same.
-        rate: sites a frame by which the data ask capsules to move.
-        closed: whether the last frame is followed by the first; by default whether the topography
-            is cyclic.
+            window of the model. Use the same number for all models that are compared.
+        rate: sites per frame by which capsules should move for these data.
+        closed: whether the first frame follows the last; by default whether the topography is
+            cyclic.
     """
 
     window: int | None = None
@@ -50,8 +50,8 @@ class TraversalOptions:
         window = topography.window if self.window is None else self.window
         if not topography.window <= window <= frames:
             raise BadInput(
-                f"window must lie between the model's {topography.window} and the "
-                f"{frames} frames, not {window}"
+                f"window must be between the model's {topography.window} and the "
+                f"{frames} frames of a sequence, not {window}"
             )
         closed = topography.cyclic if self.closed is None else self.closed
         return TraversalPlan(frames, window, closed, topography.causal)
@@ -59,9 +59,9 @@ class TraversalOptions:
 
 @dataclass(frozen=True)
 class TraversalPlan:
-    """The rolled frame of a sequence, and the lags of all others from it.
+    """The rolled frame of a sequence, and the lags of all frames from it.
 
-    Lags and frames are listed from the rolled frame on, round the end of the sequence.
+    Lags and frames are listed from the rolled frame on. After the last frame, the first follows.
     """
 
     frames: int
@@ -71,10 +71,10 @@ class TraversalPlan:
 
     @property
     def start(self) -> int:
-        """Index of the rolled frame; the sequence contains all frames of its window.
+        """The index of the rolled frame. The sequence contains all frames of its window.
 
-        It is the first frame of closed sequences and the middle of open ones. For causal
-        topographies it is the last frame of the first window.
+        It is the first frame of closed sequences, and the middle frame of open ones. For causal
+        topographies, it is the last frame of the first window.
         """
         if self.causal:
             return self.window - 1
@@ -82,7 +82,10 @@ class TraversalPlan:
 
     @property
     def lags(self) -> list[int]:
-        """Frames from the rolled frame to every frame; past frames of open time are negative."""
+        """The number of frames from the rolled frame to every frame.
+
+        Earlier frames of open sequences have negative lags.
+        """
         return [
             lag if self.closed or self.start + lag < self.frames else lag - self.frames
             for lag in range(self.frames)
@@ -90,14 +93,15 @@ class TraversalPlan:
 
     @property
     def inside(self) -> list[int]:
-        """Positions of the frames inside the window of the rolled frame."""
+        """The positions in the list of the frames inside the window of the rolled frame."""
         outside = unseen_lags(self.window, self.frames, self.causal)
         return [lag % self.frames for lag in range(outside.stop - self.frames, outside.start)]
 
     def unseen(self, x: Tensor) -> Tensor:
         """Return which frames are outside the window and differ from all inside: (batch, time).
 
-        ``x`` begins with the rolled frame.
+        Args:
+            x: frames (batch, time, *frame) that begin with the rolled frame.
         """
         outside = list(unseen_lags(self.window, self.frames, self.causal))
         unseen = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -113,7 +117,7 @@ class TraversalPlan:
 
 
 def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
-    """Return the lags from a frame to the frames outside its window, round the sequence.
+    """Return the lags from a frame to the frames outside its window, in a closed sequence.
 
     >>> list(unseen_lags(window=13, frames=15))
     [7, 8]
@@ -126,11 +130,12 @@ def unseen_lags(window: int, frames: int, causal: bool = False) -> range:
 
 
 def equal_frames(x: Tensor, others: Tensor | None = None) -> Tensor:
-    """Return which frames of a sequence are equal, (batch, time, time), of (batch, time, *frame).
+    """Return which frames of sequences are equal: booleans (batch, time, n).
 
-    One frame at a time is compared with all of ``x``, so the memory is that of ``x`` as booleans.
+    One of the other frames at a time is compared with all of ``x``, which saves memory.
 
     Args:
+        x: frames (batch, time, *frame).
         others: frames (batch, n, *frame) to compare ``x`` with; by default ``x`` itself.
     """
     pixels, others = x.flatten(2), x if others is None else others
@@ -150,18 +155,18 @@ def is_new(equal: Tensor, visible: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Traversal:
-    """Costs of every frame, (sequences, time), and which of them count.
+    """The costs of predicted frames, (sequences, time), and which frames count.
 
-    Frames are listed from the rolled frame on, round the sequence. Costs are nats, or squared
-    errors if the decoder is Gaussian.
+    Frames are listed from the rolled frame on. Costs are nats, or squared errors if the decoder is
+    Gaussian.
     """
 
     rolled: Tensor  #: cost of the frame under decode(Roll_l(t_0))
     orbit_mean: Tensor  #: cost of the frame under the mean frame of its sequence
-    perfect: Tensor  #: entropy of the frame itself: 0 for binary frames
-    unseen: Tensor  #: whether the frame is outside the window, and equal to no frame inside it
-    moving: Tensor  #: (sequences, factor) whether the factor moves
-    axis: Tensor  #: (sequences, capsules) axis of the roll
+    perfect: Tensor  #: cost of the frame under itself, its entropy; 0 for binary frames
+    unseen: Tensor  #: True if the frame is outside the window and equal to no frame inside it
+    moving: Tensor  #: (sequences, factor), True if the factor moves
+    axis: Tensor  #: (sequences, capsules), axis of the roll
 
     @classmethod
     def join(cls, parts: Sequence[Traversal]) -> Traversal:
@@ -175,28 +180,28 @@ class Traversal:
 
     @property
     def by_factor(self) -> dict[int, float | None]:
-        """{factor column: gain on unseen frames}; None if the factor leaves no frame unseen."""
+        """The gain on unseen frames by factor column; None if the factor leaves none unseen."""
         columns = self.moving.any(0).nonzero().flatten().tolist()
         gains = {column: self.gain(column) for column in columns}
         return {column: None if gain is None else gain.value for column, gain in gains.items()}
 
     @property
     def by_lag(self) -> list[float]:
-        """Mean cost of the rolled prediction at every lag."""
+        """The mean cost of the rolled prediction at every lag."""
         return self.rolled.mean(0).tolist()
 
     @property
     def overall(self) -> float | None:
-        """Mean gain over the factors that leave frames unseen."""
+        """The mean gain over the factors that leave frames unseen; None if there are none."""
         gain = self.gain()
         return None if gain is None else gain.value
 
     def gain(self, column: int | None = None) -> Mean | None:
-        """Return the gain over unseen frames, or None if there are none.
+        """Return the gain on unseen frames, or None if there are no such frames.
 
         Args:
-            column: factor whose moving sequences count; by default the gain is the mean over
-                factors.
+            column: only sequences in which this factor moves count; by default the gain is the
+                mean over factors.
         """
         factors = self.moving if column is None else self.moving[:, [column]]
         rows = factors.any(1) & self.unseen.any(1)
@@ -228,6 +233,7 @@ def traversal(
     """Encode the window around one frame, roll its t by every lag, decode, and measure the costs.
 
     Args:
+        model: a topographic model.
         x: frames (batch, time, *frame).
         factors: factors of the frames, (batch, time, factor); by default one factor moves.
         rate, window, closed: as in `TraversalOptions`.
@@ -265,8 +271,8 @@ def traversal(
 def _other_axes(topography: TopographyLike) -> Iterator[tuple[slice | int, int]]:
     """Yield the capsules and the axis of every change to try, starting from the first axis.
 
-    Each axis is tried for all capsules, and then for one capsule at a time, unless the topography
-    keeps axes apart. Every sequence keeps a change that lowers the cost of its seen frames.
+    Each axis is tried for all capsules and, unless the topography keeps axes apart, for one capsule
+    at a time. Each sequence keeps the changes that lower the cost of the frames in its window.
     """
     if topography.axes == (None,):
         return
@@ -284,15 +290,15 @@ def prediction(
     factors: Tensor | None = None,
     likelihood: Likelihood | str = Likelihood.BERNOULLI,
 ) -> Traversal:
-    """Compare frames that any method predicted, as `traversal` compares rolled ones.
+    """Compare frames that any method predicted, as `traversal` compares rolled frames.
 
     Args:
         x: frames (batch, time, *frame).
         predicted: predictions of the frames, of the same shape.
         unseen: booleans (batch, time), True where the method has not seen the frame.
         factors: factors of the frames, (batch, time, factor); by default one factor moves.
-        likelihood: "bernoulli" for costs in nats, with probabilities clamped to 0.001 and 0.999 as
-            those of the mean frame are; "gaussian" for squared errors.
+        likelihood: "bernoulli" for costs in nats, with probabilities clamped to [0.001, 0.999],
+            like those of the mean frame; "gaussian" for squared errors.
 
     >>> x = torch.eye(3).repeat(2, 1, 1)
     >>> round(prediction(x, x, unseen=torch.ones(2, 3, dtype=torch.bool)).overall, 2)

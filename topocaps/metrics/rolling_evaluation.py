@@ -20,7 +20,7 @@ from topocaps.metrics.visible_frames import (
 )
 from topocaps.models.rolling import RollingVAE
 
-BATCH = 64  # sequences, each under all candidate motions
+BATCH = 64  # sequences; each is decoded under all candidate motions
 OPTIONS = ("samples", "seed", "batch", "most")
 
 
@@ -38,22 +38,22 @@ def evaluate_rolling(
 ) -> dict[str, Any]:
     """Return the bounds of a `RollingVAE`, and its gains by the number of visible frames.
 
-    The bounds see all frames. ``log_px`` is importance-weighted; a motion that the model does not
-    know is summed out in both bounds, and a known one is given. The gains hide all but some
-    contiguous frames: ``visible`` holds what `visible_gains` returns. The key ``intervals`` holds
-    95 % intervals of the bounds.
+    The bounds are of all frames. ``log_px`` is importance-weighted. Both bounds sum out the motion
+    if the model infers it; if the model knows it, they are conditional on it. For the gains, all
+    but some contiguous frames are hidden; the key ``visible`` contains what `visible_gains`
+    returns. The key ``intervals`` contains the 95 % intervals of the bounds.
 
-    The equivariance error is not measured: as every frame shows the same code, rolled, it is 0 by
-    construction.
+    The equivariance error is not measured. It is 0 by construction, as every frame shows the same
+    code, rolled.
 
     Args:
         sequences: frames (sequences, time, *frame), or `Sequences`.
         samples: number of samples of the importance-weighted bound.
         seed: seed of all random numbers.
         batch: number of sequences whose bounds are measured at once.
-        most: largest number of sequences, which are spread over all; by default all are measured.
-        closed: whether the last frame is followed by the first, which decides the distance of a
-            hidden frame from the nearest visible one; by default whether capsules are rings.
+        most: largest number of sequences, spread over all of them; by default all are measured.
+        closed: whether the first frame follows the last. It decides the distance of a hidden frame
+            from the nearest visible one. By default it is True if capsules are rings.
     """
     _check_options(model, others, (*OPTIONS, "closed"))
     sequences = on_device_of(model, sequences)
@@ -72,16 +72,17 @@ def evaluate_rolling(
 def _rolling_per_sequence(model: RollingVAE, sequences: Any, **options: Any) -> dict[str, Mean]:
     _check_options(model, options, OPTIONS)
     sequences = on_device_of(model, sequences)
-    found = _bounds(model, sequences, **options)
+    bounds = _bounds(model, sequences, **options)
     if not visible_counts(sequences.frames):
-        return found
+        return bounds
     shared = {name: options[name] for name in ("most", "seed") if name in options}
-    gains = gains_by_visible(model.fill, sequences, model.likelihood, **shared)
-    named = {f"gain, {count} visible": one.gain() for count, one in gains.items()}
-    return found | {name: gain for name, gain in named.items() if gain is not None}
+    traversals = gains_by_visible(model.fill, sequences, model.likelihood, **shared)
+    gains = {f"gain, {count} visible": part.gain() for count, part in traversals.items()}
+    return bounds | {name: gain for name, gain in gains.items() if gain is not None}
 
 
 def _check_options(model: RollingVAE, options: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `BadInput` if there are options that these metrics do not have."""
     if others := [name for name in options if name not in known]:
         raise BadInput(
             f"these metrics of a {type(model).__name__} have the options {', '.join(known)}, not "
@@ -98,12 +99,12 @@ def _bounds(
     batch: int = BATCH,
     most: int | None = None,
 ) -> dict[str, Mean]:
-    """Return the terms of the bound and the importance-weighted bound, nats a frame."""
+    """Return the terms of the bound and the importance-weighted bound, in nats a frame."""
     terms: dict[str, list[torch.Tensor]] = {name: [] for name in model.recorded}
     with seeded(seed):
         for some in spread(sequences.fixed(), most).split(batch):
             evidence = model(sequences.show(some).x)
             for name, parts in terms.items():
                 parts.append(getattr(evidence, name).mean(1).cpu().double())
-    found = {name: Mean(torch.cat(parts)) for name, parts in terms.items()}
-    return found | {"log_px": bound_of(model.log_px, sequences, samples, most, seed, batch)}
+    means = {name: Mean(torch.cat(parts)) for name, parts in terms.items()}
+    return means | {"log_px": bound_of(model.log_px, sequences, samples, most, seed, batch)}

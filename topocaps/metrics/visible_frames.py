@@ -1,4 +1,4 @@
-"""How well a model predicts frames that are hidden: gains and costs."""
+"""Gains and costs of the prediction of hidden frames."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from topocaps.models.likelihoods import Likelihood
 from topocaps.models.sequence import SequenceModel, check_topographic
 from topocaps.models.visible import Stretch
 
-COUNTS = (3, 5, 9, 13)
+COUNTS = (3, 5, 9, 13)  #: numbers of visible frames
 SHARES = (0.1, 0.3, 0.5)  #: shares of missing frames
-_EDGE = 1e-6  # distance from 0 and 1 of the probabilities in frames that `filled_costs` compares
+_EDGE = 1e-6  # smallest distance from 0 and 1 of probabilities that `filled_costs` compares
 
-#: Fills frames in: takes frames (batch, time, *frame) and a mask (batch, time), True for visible
-#: frames, and returns all frames. ``RollingVAE.fill`` and ``SequenceModel.fill`` do so.
+#: Takes frames (batch, time, *frame) and a mask (batch, time), True for visible frames, and returns
+#: all frames, with predictions of the hidden ones. ``RollingVAE.fill`` is such a function.
 Fill = Callable[[Tensor, Tensor], Tensor]
 
 
 def visible_counts(frames: int) -> tuple[int, ...]:
-    """Return the numbers of visible frames that are measured of sequences of ``frames``.
+    """Return the numbers of visible frames that are measured for sequences of ``frames``.
 
-    They are 3, 5, 9, 13 and all but two, as far as two or more frames are hidden.
+    They are 3, 5, 9, 13 and all but two. Numbers that hide fewer than two frames are left out.
 
     >>> visible_counts(15), visible_counts(12), visible_counts(4)
     ((3, 5, 9, 13), (3, 5, 9, 10), (2,))
@@ -40,7 +40,9 @@ def visible_counts(frames: int) -> tuple[int, ...]:
 
 
 def stretches(sequences: int, frames: int, count: int, seed: int = 0) -> Tensor:
-    """Return which frames are visible: ``count`` contiguous ones of every sequence, at random.
+    """Return which frames are visible: booleans (sequences, frames).
+
+    In every sequence, these are ``count`` contiguous frames at a random place.
 
     >>> stretches(2, 6, 3).int()
     tensor([[1, 1, 1, 0, 0, 0],
@@ -53,15 +55,15 @@ def stretches(sequences: int, frames: int, count: int, seed: int = 0) -> Tensor:
 
 
 def spread(scripts: Tensor, most: int | None) -> Tensor:
-    """Return at most ``most`` scripts, spread evenly from the first to the last; by default all.
+    """Return at most ``most`` scripts, spread evenly from the first to the last. None returns all.
 
     >>> spread(torch.arange(9), 4)
     tensor([0, 2, 5, 8])
     """
     total = len(scripts)
     count = total if most is None else min(whole_number("most", most), total)
-    places = torch.arange(count, device=scripts.device) * (total - 1) // max(1, count - 1)
-    return scripts[places]
+    index = torch.arange(count, device=scripts.device) * (total - 1) // max(1, count - 1)
+    return scripts[index]
 
 
 def distances(visible: Tensor, closed: bool = True) -> Tensor:
@@ -69,24 +71,30 @@ def distances(visible: Tensor, closed: bool = True) -> Tensor:
 
     Args:
         visible: booleans (batch, time).
-        closed: whether the last frame is followed by the first.
+        closed: whether the first frame follows the last.
 
     >>> distances(torch.tensor([[False, False, False, True, False, False]]), closed=False)
     tensor([[3, 2, 1, 0, 1, 2]])
     """
-    frame = torch.arange(visible.shape[1], device=visible.device)
-    apart = (frame[:, None] - frame).abs()
+    frames = visible.shape[1]
+    frame = torch.arange(frames, device=visible.device)
+    distance = (frame[:, None] - frame).abs()  # time time
     if closed:
-        apart = torch.minimum(apart, visible.shape[1] - apart)
-    return apart.where(visible[:, None], visible.shape[1]).amin(2)
+        distance = torch.minimum(distance, frames - distance)
+    return distance.where(visible[:, None], frames).amin(2)
 
 
 def gain_by_distance(
     found: Traversal, visible: Tensor, closed: bool = True
 ) -> dict[int, float | None]:
-    """Return the gain of all counted frames at each distance from the nearest visible frame.
+    """Return the gain of all frames that count, by their distance from the nearest visible frame.
 
-    It is None if there is nothing to gain.
+    A gain is None if the mean frame predicts perfectly.
+
+    Args:
+        found: costs of the predicted frames.
+        visible: booleans (batch, time).
+        closed: whether the first frame follows the last.
     """
     distance = distances(visible, closed)
     gains: dict[int, float | None] = {}
@@ -103,11 +111,15 @@ def visible_masks(
 ) -> dict[int, Tensor]:
     """Return which frames are visible, {number of visible frames: booleans (sequences, time)}.
 
-    They are `stretches`. Where training lacks poses, they are stretches of the frames whose poses
-    it has.
+    Visible frames are contiguous. If some poses do not occur in training, only frames in the other
+    poses are visible.
 
     Args:
-        counts: numbers of visible frames; by default `visible_counts`, as far as there are frames.
+        sequences: the sequences.
+        scripts: scripts of the sequences that are measured.
+        counts: numbers of visible frames; by default those of `visible_counts` for which there are
+            enough frames.
+        seed: seed of the places of the visible frames.
     """
     frames = sequences.frames
     in_training = sequences.in_training_of(scripts)
@@ -116,8 +128,8 @@ def visible_masks(
         counts = [count for count in visible_counts(frames) if count <= most]
     if not counts or not all(0 < count <= most for count in counts):
         raise BadInput(
-            f"of {frames} frames, the visible ones must be from 1 to {most}, so that some are "
-            f"hidden: not {', '.join(map(str, counts)) or 'none'}"
+            f"the number of visible frames must be from 1 to {most}, not "
+            f"{', '.join(map(str, counts)) or 'none'}"
         )
     if in_training is None:
         return {count: stretches(len(scripts), frames, count, seed) for count in counts}
@@ -138,31 +150,35 @@ def gains_by_visible(
     seed: int = 0,
     batch: int = 128,
 ) -> dict[int, Traversal]:
-    """Show a model some contiguous frames of every sequence, and compare the others as predicted.
+    """Show a model some contiguous frames of every sequence, and measure how it predicts the rest.
 
     The place of the visible frames is random, and the same for every model with the same ``seed``.
     A hidden frame that equals a visible one does not count.
 
     Args:
-        fill: function that fills hidden frames in.
+        fill: function that predicts hidden frames.
         sequences: whole sequences, on the device of the model.
-        likelihood: decides the cost of a predicted frame.
+        likelihood: likelihood whose cost of predicted frames is measured.
         counts: numbers of visible frames; by default `visible_counts`.
-        most: largest number of sequences, which are spread over all of them; by default all are
-            measured.
+        most: largest number of sequences, spread over all of them; by default all are measured.
+        seed: seed of the places of the visible frames.
+        batch: number of sequences that are measured at once.
+
+    Returns:
+        {number of visible frames: costs of the predicted frames}.
     """
     sequences = sequences.whole()
     scripts = spread(sequences.fixed(), most)
     masks = visible_masks(sequences, scripts, counts, seed)
-    found: dict[int, list[Traversal]] = {count: [] for count in masks}
+    by_count: dict[int, list[Traversal]] = {count: [] for count in masks}
     for rows in torch.arange(len(scripts)).split(batch):
-        one = sequences.show(scripts[rows.to(scripts.device)])
-        equal = equal_frames(one.x)
-        for count, parts in found.items():
-            visible = masks[count][rows].to(one.x.device)
-            filled, counted = fill(one.x, visible), is_new(equal, visible)
-            parts.append(prediction(one.x, filled, counted, one.factors, likelihood))
-    return {count: Traversal.join(parts) for count, parts in found.items()}
+        shown = sequences.show(scripts[rows.to(scripts.device)])
+        x, equal = shown.x, equal_frames(shown.x)
+        for count, parts in by_count.items():
+            visible = masks[count][rows].to(x.device)
+            unseen = is_new(equal, visible)
+            parts.append(prediction(x, fill(x, visible), unseen, shown.factors, likelihood))
+    return {count: Traversal.join(parts) for count, parts in by_count.items()}
 
 
 def visible_gains(
@@ -180,18 +196,18 @@ def visible_gains(
     - ``gain`` and its 95 % ``interval``;
     - ``by_factor`` and ``intervals``: the same for the sequences in which each factor moves;
     - ``of``: the number of frames of a sequence;
-    - ``all_frames``: the same gains when hidden frames that equal a visible one count, too;
+    - ``all_frames``: the same gains if hidden frames that equal a visible one count, too;
     - ``by_distance``: the gain by the number of frames to the nearest visible one;
-    - ``by_speed``: all gains and intervals of the factors that move by so many levels a frame,
-      forwards or backwards, if sequences differ in it;
-    - ``in_training`` and ``not_in_training``: the gains and intervals of hidden frames whose poses
-      training shows, and of those that it never shows, if it lacks some.
+    - ``by_speed``: the gains and intervals by the speed of the moving factor, in levels per frame
+      without sign, if sequences have different speeds;
+    - ``in_training`` and ``not_in_training``: the gains and intervals of hidden frames in poses
+      that occur in training, and in poses that do not, if there are such poses.
 
-    Sequences that are too short to hide two frames have no gains.
+    The result is empty if sequences are too short to hide two frames.
 
     Args:
         fill, sequences, likelihood, most, seed: as in `gains_by_visible`.
-        closed: whether the last frame is followed by the first.
+        closed: whether the first frame follows the last.
     """
     frames, names = sequences.frames, sequences.names
     if not visible_counts(frames):
@@ -201,35 +217,35 @@ def visible_gains(
     masks = visible_masks(sequences, scripts, seed=seed)
     by_speed = moving_by_speed(sequences, scripts)
     in_training = sequences.in_training_of(scripts)
-    found = {}
-    for count, one in gains.items():
-        by_distance = gain_by_distance(one, masks[count], closed)
+    by_count = {}
+    for count, part in gains.items():
+        by_distance = gain_by_distance(part, masks[count], closed)
         numbers = {
-            **_with_all_frames(one, masks[count], names),
+            **_with_all_frames(part, masks[count], names),
             "of": frames,
             "by_distance": {str(n): gain for n, gain in by_distance.items()},
         }
         if by_speed:
             numbers["by_speed"] = {
-                str(speed): _with_all_frames(replace(one, moving=moving), masks[count], names)
+                str(speed): _with_all_frames(replace(part, moving=moving), masks[count], names)
                 for speed, moving in by_speed.items()
             }
         if in_training is not None:
             known = in_training.cpu()
-            for name, some in (("in_training", known), ("not_in_training", ~known)):
-                numbers[name] = _numbers(replace(one, unseen=one.unseen & some), names)
-        found[str(count)] = numbers
-    return found
+            for name, poses in (("in_training", known), ("not_in_training", ~known)):
+                numbers[name] = _numbers(replace(part, unseen=part.unseen & poses), names)
+        by_count[str(count)] = numbers
+    return by_count
 
 
 def _with_all_frames(gains: Traversal, visible: Tensor, names: Sequence[str]) -> dict[str, Any]:
-    """Return the gains, and those when hidden frames that equal a visible one count."""
-    everything = replace(gains, unseen=~visible)
-    return {**_numbers(gains, names), "all_frames": _numbers(everything, names)}
+    """Return the gains, and the gains if hidden frames that equal a visible one count, too."""
+    all_hidden = replace(gains, unseen=~visible)
+    return {**_numbers(gains, names), "all_frames": _numbers(all_hidden, names)}
 
 
 def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:
-    """Return the gain and its interval, and those of every factor that moves."""
+    """Return the gain and its interval, overall and for every factor that moves."""
     by_factor = gains.by_factor
     return {
         "gain": gains.overall,
@@ -240,10 +256,10 @@ def _numbers(gains: Traversal, names: Sequence[str]) -> dict[str, Any]:
 
 
 def speeds(factors: Tensor) -> Tensor:
-    """Return the levels by which factors move in a frame, without sign: (sequences, factor).
+    """Return the speeds of factors, in levels per frame without sign: (sequences, factor).
 
-    A factor may come round. Its other steps are larger by the number of its levels, so the speed is
-    the median over frames.
+    The speed is the median over frames, as the step of a factor that returns to its first level is
+    larger.
 
     Args:
         factors: levels (sequences, time, factor).
@@ -257,23 +273,26 @@ def speeds(factors: Tensor) -> Tensor:
 def moving_by_speed(sequences: SequenceSet, scripts: Tensor) -> dict[int, Tensor]:
     """Return which factors move at each speed, {speed: booleans (sequences, factor)}.
 
-    The result is empty unless sequences in which the same factor moves differ in their speed, and
-    where factors are unknown or are no levels.
+    The result is empty if factors are unknown or not integers, or if each factor has the same speed
+    in all sequences in which it moves.
     """
     factors = [sequences.show(some).factors for some in scripts.split(128)]
-    known = [some.cpu() for some in factors if some is not None and not some.is_floating_point()]
+    known = [part.cpu() for part in factors if part is not None and not part.is_floating_point()]
     if len(known) < len(factors):
         return {}
     levels = torch.cat(known)
     moving, speed = (levels != levels[:, :1]).any(1), speeds(levels)
     columns = zip(moving.unbind(1), speed.unbind(1), strict=True)
-    if all(len(at[moves].unique()) < 2 for moves, at in columns):
+    if all(len(column[moves].unique()) < 2 for moves, column in columns):
         return {}
-    return {each: moving & (speed == each) for each in speed[moving].unique().tolist()}
+    return {value: moving & (speed == value) for value in speed[moving].unique().tolist()}
 
 
 def some_missing(x: Tensor, share: float, seed: int = 0) -> Tensor:
-    """Return a mask that is False for a random share of frames, but not for all of a sequence."""
+    """Return a mask (batch, time) in which a random share of the frames is missing (False).
+
+    Every sequence keeps at least one frame.
+    """
     with seeded(seed):
         draw = torch.rand(x.shape[:2])
     return ((draw >= share) | (draw == draw.amax(1, keepdim=True))).to(x.device)
@@ -291,18 +310,19 @@ def filled_costs(
     """Return the mean costs of a missing frame: {share missing: {method: cost}}.
 
     Costs are nats, or squared errors if the decoder is Gaussian. Frames are removed at random. A
-    missing frame that equals a present one does not count. The methods are:
+    missing frame that equals a present one does not count. The methods decode:
 
     - ``filled``: t of the nearest present frame, rolled, as in `SequenceModel.fill`;
-    - ``held``: t of the nearest present frame, not rolled;
-    - ``mean``: the mean of the present frames.
+    - ``held``: t of the nearest present frame, not rolled.
 
-    Probabilities are clamped at a distance of 0.001 from 0 and 1 for ``mean``, and of 0.000001 for
-    the others.
+    The method ``mean`` predicts the mean of the present frames. Its probabilities are clamped to
+    [0.001, 0.999]; those of the other methods to [0.000001, 0.999999].
 
     Args:
+        model: a topographic model.
+        x: frames (batch, time, *frame).
         shares: shares of frames that are missing.
-        rate: sites rolled a frame; by default the model's rate.
+        rate: sites rolled per frame; by default the model's rate.
         seed: seed of the masks.
         closed: as in `SequenceModel.fill`.
     """

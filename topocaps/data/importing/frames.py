@@ -1,4 +1,4 @@
-"""Frames of every source as models take them: order of axes, data type, colour and size."""
+"""Conversion of frames to the order of axes, data type, colour and size that models take."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CHANNELS = (1, 3, 4)  #: grey, colour, colour and alpha
 LUMINANCE = (0.299, 0.587, 0.114)
 _AXES = "NTCHWD"  # sequences, time, channels, height, width; values of a vector
 _FRAMES = ({"D"}, {"H", "W"}, {"C", "H", "W"})
-_GREY_TOLERANCE = 4  # of 255: the difference between channels that video codecs add to grey
-_RESIZED_TOGETHER = 2**24  # values
+_GREY_TOLERANCE = 4  # largest difference between channels of grey bytes, due to video codecs
+_RESIZED_TOGETHER = 2**24  # values; more at once would need too much memory
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,18 @@ class Look:
 
     Pictures become (channels, height, width); vectors stay vectors.
 
-    size: the side or (height, width) of converted pictures. None keeps their size.
-    grey: True converts to one channel, False to three. None keeps the channels.
-    layout: the order of the axes, such as NTHWC. None infers it from their sizes.
-    at_most: without ``size``, larger pictures are shrunk until this is their shorter side.
+    Args:
+        size: the side or (height, width) of converted pictures. None keeps their size.
+        grey: True converts to one channel, False to three. None keeps the channels.
+        layout: the order of the axes, such as NTHWC. None infers it from their sizes.
+        at_most: without ``size``, larger pictures are shrunk until their shorter side is this long.
     """
 
     size: int | Sequence[int] | None = None
     grey: bool | None = None
     layout: str | None = None
     at_most: int | None = None
-    #: the layouts of the arrays, and the sizes of shrunk pictures, collected for messages
+    #: the layouts of the converted arrays, and the former sizes of shrunk pictures, for messages
     layouts: set[str] = field(default_factory=set, compare=False, repr=False)
     shrunk: set[str] = field(default_factory=set, compare=False, repr=False)
 
@@ -58,7 +59,10 @@ class Look:
         return self.convert(to_tensor(self.arrange(array, "T", name), name))
 
     def convert(self, x: Tensor) -> Tensor:
-        """Convert colour and size of frames (…, channels, height, width); bytes stay bytes."""
+        """Convert the colour and the size of frames (…, channels, height, width).
+
+        Bytes stay bytes.
+        """
         size = self.height_and_width or self._limited_size(x)
         if self.grey is None and size is None:
             return x
@@ -79,7 +83,13 @@ class Look:
         return round(height * scale), round(width * scale)
 
     def arrange(self, array: Stored, lead: str, name: str) -> Any:
-        """Return a view with the axes ``lead`` ("T" or "NT") first, then the axes of a frame."""
+        """Return a view of an array with the axes of sequences first, then those of a frame.
+
+        Args:
+            array: the array.
+            lead: the axes of sequences: "T" for one sequence, "NT" for several.
+            name: the name of the array in messages.
+        """
         given = f"{name} has the shape {tuple(array.shape)}"
         if 0 in array.shape:
             raise BadInput(f"{given}: there are no frames in it")
@@ -96,7 +106,10 @@ class Look:
         return view[None] if "N" in lead and "N" not in axes else view
 
     def _infer_axes(self, shape: Sequence[int], lead: str, given: str) -> str:
-        """Return a letter for each axis. Channels are 1, 3 or 4, and fewer than the pixels."""
+        """Return a letter for each axis, inferred from the sizes.
+
+        An axis of channels has size 1, 3 or 4, and is smaller than the axes of pixels.
+        """
         frame = shape[len(lead) :]
         if not frame:
             wanted = "(sequences, time, *frame)" if lead == "NT" else "(time, *frame)"
@@ -105,14 +118,16 @@ class Look:
         last = frame[-1] in CHANNELS and frame[-1] < min(shape[-3:-1])
         if len(frame) == 2 and lead == "NT" and last:
             raise BadInput(
-                f"{given}, which may be one sequence in colour or sequences in grey: say "
+                f"{given}, which may be one sequence in colour or several in grey: say "
                 "layout='THWC' or layout='NTHW'"
             )
         if len(frame) <= 2:
             return lead + ("D", "HW")[len(frame) - 1]
         if len(frame) > 3:
             if lead != "NT" or self.size is not None or self.grey is not None:
-                raise BadInput(f"{given}, too many axes for a sequence of pictures or vectors")
+                raise BadInput(
+                    f"{given}, too many axes for pictures or vectors: give frames of up to 3 axes"
+                )
             return lead
         first = frame[0] in CHANNELS and frame[0] < min(frame[1:])
         if first == last:
@@ -134,12 +149,17 @@ class Look:
                 f"({rule}), not {self.layout!r}"
             )
         if len(letters) != axes:
-            raise BadInput(f"{given}, and the layout {letters} has {len(letters)} axes")
+            raise BadInput(
+                f"{given}, and the layout {letters} has {len(letters)} axes: name every axis"
+            )
         return letters
 
 
 def to_tensor(array: Stored, name: str) -> Tensor:
-    """Convert to bytes (255 is 1) or float32; bool becomes bytes, uint16 becomes n / 65535."""
+    """Convert an array to bytes (255 is 1) or float32.
+
+    Booleans become bytes, and a uint16 n becomes n / 65535.
+    """
     if not isinstance(array, Tensor):
         array = np.asarray(array)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -160,7 +180,7 @@ def to_tensor(array: Stored, name: str) -> Tensor:
 
 
 def dtype_name(x: Stored) -> str:
-    """Return the name of a data type without its library, such as float32."""
+    """Return the name of the data type of an array or a tensor, such as float32."""
     return str(x.dtype).removeprefix("torch.")
 
 
@@ -171,12 +191,17 @@ def _unsupported(name: str, dtype: object) -> BadInput:
 
 
 def likelihood_of(x: Tensor, name: str) -> str:
-    """Return "bernoulli" for finite frames (frames, *frame) in [0, 1], else "gaussian"."""
+    """Return the likelihood of frames: "bernoulli" for values in [0, 1], else "gaussian".
+
+    Args:
+        x: finite frames (frames, *frame).
+        name: their name in messages.
+    """
     low, high = (value.item() for value in x.aminmax())
     if x.dtype == torch.uint8:
         if high == 1:
             raise BadInput(
-                f"{name} holds bytes, which mean 0-255, that are all 0 or 1: make them bool, or "
+                f"{name} holds bytes, which must be 0-255 but are all 0 or 1: make them bool, or "
                 "multiply them by 255"
             )
         return "bernoulli"
@@ -192,7 +217,10 @@ def likelihood_of(x: Tensor, name: str) -> str:
 
 
 def is_grey(images: Tensor) -> bool:
-    """Whether bytes (…, 3, height, width) have equal channels, up to the error of a codec."""
+    """Return whether pictures (images, 3, height, width) are grey.
+
+    They are grey if they are bytes with equal channels, up to the error of a video codec.
+    """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         return False
     return all(
@@ -202,21 +230,30 @@ def is_grey(images: Tensor) -> bool:
 
 
 def check_alike(first: Tensor, name: str, x: Tensor, other: str) -> None:
-    """Refuse a clip whose frames differ in shape or data type from those of the first."""
-    one, two = tuple(first.shape[1:]), tuple(x.shape[1:])
-    pictures = len(one) == len(two) == 3
-    if pictures and one[-2:] != two[-2:]:
+    """Raise `BadInput` if the frames of a clip differ in shape or data type from the first clip's.
+
+    Args:
+        first: the first clip.
+        name: its name in messages.
+        x: another clip.
+        other: the name of the other clip.
+    """
+    shape, other_shape = tuple(first.shape[1:]), tuple(x.shape[1:])
+    pictures = len(shape) == len(other_shape) == 3
+    if pictures and shape[-2:] != other_shape[-2:]:
         raise BadInput(
-            f"{name} has frames of {one[1]} x {one[2]} and {other} of {two[1]} x {two[2]}: say "
-            "which size= all should have, such as size=64"
+            f"{name} has frames of {shape[1]} x {shape[2]} and {other} of {other_shape[1]} x "
+            f"{other_shape[2]}: say which size= all should have, such as size=64"
         )
-    if pictures and one != two:
+    if pictures and shape != other_shape:
         raise BadInput(
-            f"{name} has {counted(one[0], 'channel')} and {other} {two[0]}: say grey=True or "
-            "grey=False"
+            f"{name} has {counted(shape[0], 'channel')} and {other} {other_shape[0]}: say "
+            "grey=True or grey=False"
         )
-    if one != two:
-        raise BadInput(f"{name} has frames of {one} and {other} of {two}: make them the same")
+    if shape != other_shape:
+        raise BadInput(
+            f"{name} has frames of {shape} and {other} of {other_shape}: make them the same"
+        )
     if first.dtype != x.dtype:
         raise BadInput(
             f"{name} holds {dtype_name(first)} and {other} {dtype_name(x)}: make them the same"
@@ -224,7 +261,7 @@ def check_alike(first: Tensor, name: str, x: Tensor, other: str) -> None:
 
 
 def check_ranges(clips: Sequence[Tensor], names: Sequence[str]) -> None:
-    """Refuse floating-point pictures where some clips are in [0, 1] and others look like bytes."""
+    """Raise `BadInput` if some clips of pictures are in [0, 1] and others look like bytes."""
     if not clips[0].is_floating_point() or clips[0].ndim != 4:
         return
     highest = [x.nan_to_num(0.0, 0.0).amax().item() for x in clips]
@@ -238,7 +275,12 @@ def check_ranges(clips: Sequence[Tensor], names: Sequence[str]) -> None:
 
 
 def nonfinite_clips(images: Tensor, lengths: Tensor) -> list[int]:
-    """Return the indices of clips with NaN or infinite values, of concatenated clips."""
+    """Return the indices of clips with NaN or infinite values.
+
+    Args:
+        images: the frames of all clips, concatenated.
+        lengths: the number of frames of every clip, (clips,).
+    """
     if not images.is_floating_point() or all(v.isfinite() for v in images.aminmax()):
         return []
     frames = ~images.flatten(1).isfinite().all(1)
@@ -251,7 +293,9 @@ def _set_colour(x: Tensor, grey: bool | None) -> Tensor:
     if grey is None or channels == (1 if grey else 3):
         return x
     if channels not in CHANNELS:
-        raise BadInput(f"frames of {channels} channels are neither grey nor colour: leave out grey")
+        raise BadInput(
+            f"frames of {channels} channels are neither grey nor coloured: leave out grey="
+        )
     if not grey:
         return x[:, :3] if channels == 4 else x.expand(-1, 3, -1, -1)
     weights = torch.tensor(LUMINANCE, device=x.device)[:, None, None]
@@ -259,7 +303,7 @@ def _set_colour(x: Tensor, grey: bool | None) -> Tensor:
 
 
 def _resize(x: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Average over areas if frames shrink, else interpolate bilinearly."""
+    """Resize frames: average over areas if they shrink, else interpolate bilinearly."""
     if size is None or size == tuple(x.shape[-2:]):
         return x
     shrinks = size[0] <= x.shape[-2] and size[1] <= x.shape[-1]

@@ -1,4 +1,4 @@
-"""Sequences in a memory-mapped file, of which only the frames of a batch are read."""
+"""Sequences in a memory-mapped file. Only the frames of a batch are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from topocaps.data.importing.frames import Look, to_tensor
 from topocaps.data.sequences import Batch, SequenceSet, bytes_to_unit
 
-SAMPLE = 256  #: frames of the sample, at most
+SAMPLE = 256  #: largest number of frames of the sample
 _SAMPLE_BYTES = 2**26
 
 
@@ -25,16 +25,15 @@ class MappedSequences(SequenceSet):
     """Windows of clips in a memory-mapped array (clips, time, *frame).
 
     The array stays in its file. A batch is read to the host, then copied to the device of
-    ``images``, which is a sample of evenly spaced frames. A script is (…, 2): the index of the
-    clip, and of the first frame of the window.
+    ``images``. A script is (…, 2): the indices of the clip and of the first frame of the window.
     """
 
-    images: Tensor
+    images: Tensor  # a sample of evenly spaced frames
     stored: NDArray[Any]  # (clips, time, *frame)
-    window: int  #: frames of a sequence
-    stride: int  #: frames from the start of one window to the next
+    window: int  #: number of frames of a sequence
+    stride: int  #: number of frames from the start of one window to the next
     look: Look = Look()  # noqa: RUF009 (frozen)
-    scripts: Tensor | None = None  # (sequences, 2) of a fixed set; None is all windows
+    scripts: Tensor | None = None  # (sequences, 2) of a fixed set; None means all windows
 
     on_host: ClassVar[bool] = True
     names: ClassVar[tuple[str, ...]] = ()
@@ -47,9 +46,17 @@ class MappedSequences(SequenceSet):
         stride: int | None = None,
         look: Look = Look(),  # noqa: B008 (frozen)
     ) -> MappedSequences:
-        """Return all windows of an array (clips, time, *frame); whole clips by default."""
+        """Return all windows of an array.
+
+        Args:
+            stored: array (clips, time, *frame).
+            window: number of frames of a window; by default windows are whole clips.
+            stride: number of frames from the start of one window to the next; by default
+                ``window``.
+            look: the conversion of frames.
+        """
         stored = np.asarray(stored)  # indexing an np.memmap is slow
-        _Pages(stored)  # from now on, the file is read in random order
+        _Pages(stored)  # tells the system that reads are random
         window = stored.shape[1] if window is None else window
         images = look.convert(to_tensor(stored[_sample(stored)], "the array"))
         return MappedSequences(images, stored, window, stride or window, look)
@@ -140,10 +147,10 @@ def _sample(stored: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 class _Pages:
     """The memory pages of a mapped array, for advice to the operating system.
 
-    By default the system reads pages one by one, with megabytes of read-ahead around each. Advised
-    that access is random, and which pages come next, it reads those alone and all at once: 640
-    random sequences of 48 kB from 30 GB take 0.12 s instead of 12 s with a read-ahead of 8 MB.
-    Arrays in memory need no advice.
+    Without advice, the system reads pages one by one, and megabytes around each. The advice is that
+    access is random, and which pages come next, so it reads these alone and all at once. 640 random
+    sequences of 48 kB from 30 GB then take 0.12 s instead of 12 s with a read-ahead of 8 MB. Arrays
+    in memory need no advice.
     """
 
     def __init__(self, stored: NDArray[Any]) -> None:
@@ -156,7 +163,7 @@ class _Pages:
             self._map.madvise(mmap.MADV_RANDOM)
 
     def prefetch(self, block: NDArray[Any]) -> None:
-        """Announce a part of the array, unless it is scattered over much more of the file."""
+        """Start to read a part of the array, unless it is scattered over much more of the file."""
         steps = zip(block.shape, block.strides, strict=True)
         extent = sum((n - 1) * step for n, step in steps) + block.itemsize
         if self._map is not None and extent <= 2 * block.nbytes:

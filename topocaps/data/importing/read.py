@@ -1,4 +1,4 @@
-"""The one way in: from an array, a data set, a file or a folder to sequences."""
+"""Import of sequences from arrays, data sets, files and folders."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.transforms import MovingImages, moving_images
 from topocaps.errors import BadInput
 
-LARGE = 2**30  #: bytes; mapped arrays that would be larger in memory stay in their files
-_ROOM_CHECKED_EVERY = 2**28  # bytes of clips
+LARGE = 2**30  #: largest size in memory, in bytes, of a mapped array that is read as a whole
+_ROOM_CHECKED_EVERY = 2**28  # bytes of clips between two checks of the free memory
 
 
 def read(
@@ -50,21 +50,24 @@ def read(
     """Read sequences from an array, a tensor, a data set, a list of clips, a file or a folder.
 
     Arrays are (sequences, time, *frame): bytes, values in [0, 1], or any numbers (for a Gaussian
-    decoder). A file is a video or an array: .npy, .npz and .h5, of which the largest array is read,
-    or the one that ``file.h5/name`` names. A folder holds videos, clips (.npy, .npz) or pictures.
-    Each subfolder of pictures is a sequence, in natural order. A folder of pictures without
-    subfolders holds single pictures or, with ``frames``, one sequence.
+    decoder). A file is a video or an array. Of several arrays in an .npz or .h5 file, the largest
+    is read, or the one that ``file.h5/name`` names. A folder holds videos, clips (.npy, .npz) or
+    pictures. Each subfolder of pictures is a sequence, in natural order. A folder of pictures
+    without subfolders holds single pictures or, with ``frames``, one sequence.
 
-    frames: cut clips into windows of this many frames. None takes clips whole.
-    stride: frames from the start of one window to the next. None is ``frames``.
-    size: resize pictures to this side, or (height, width).
-    grey: True makes pictures grey, False coloured. By default, pictures and videos in files get one
-        channel if none of them has a colour.
-    layout: the order of the axes if their sizes do not determine it: NTHWC, NTCHW, TNHW, THW (one
-        sequence), ….
-    skip_bad: leave out, and list, clips that are unreadable, not finite or too short.
-    at_most: without ``size``, shrink larger pictures until this is their shorter side.
-    say: called with a description of what was read.
+    Args:
+        source: the array, tensor, data set, list of clips, or path.
+        frames: number of frames of the windows that clips are cut into; by default clips stay
+            whole.
+        stride: number of frames from the start of one window to the next; by default ``frames``.
+        size: side or (height, width) that pictures are resized to.
+        grey: True makes pictures grey, False coloured. By default, pictures and videos in files get
+            one channel if none of them has a colour.
+        layout: the order of the axes if their sizes do not determine it: NTHWC, NTCHW, TNHW, THW
+            (one sequence), ….
+        skip_bad: leave out, and list, clips that are unreadable, not finite or too short.
+        at_most: without ``size``, larger pictures are shrunk until their shorter side is this long.
+        say: function that is called with a description of what was read.
     """
     look = Look(size, grey, layout, at_most)
     imported = _Reader(Windows(frames, stride), look, skip_bad).read(source)
@@ -87,10 +90,14 @@ def from_images(
     layout: str | None = None,
     skip_bad: bool = False,
 ) -> MovingImages:
-    """Make sequences of single pictures, by rotation, scale, shift_x, shift_y or hue.
+    """Make sequences out of single pictures, by rotation, scale, shift_x, shift_y or hue.
 
-    Pictures are an array (images, *frame), a file of one, a folder, or what ``read`` returned. If
-    several transformations are named, a sequence changes by one of them.
+    Args:
+        images: an array (images, *frame), a file with such an array, a folder of pictures, or what
+            `read` returned.
+        transformation: one or several names of transformations. Each sequence changes by one.
+        frames: number of frames of a sequence.
+        size, grey, layout, skip_bad: as in `read`.
     """
     if isinstance(images, str | Path) and Path(images).is_dir():
         images = read(images, size=size, grey=grey, skip_bad=skip_bad)
@@ -98,7 +105,9 @@ def from_images(
         images = images.sequences
     if isinstance(images, SequenceSet):
         if not isinstance(images, Sequences) or images.frames != 1:
-            raise BadInput("these are sequences already: give single pictures to make them move")
+            raise BadInput(
+                "images must be single pictures, but these are sequences already: give one frame"
+            )
         return moving_images(images.images[images.order[:, 0]], transformation, frames)
     look = Look(size, grey, layout and "T" + layout.upper().replace("N", ""))
     name = "the array of pictures"
@@ -108,10 +117,10 @@ def from_images(
 
 
 class _Clip(NamedTuple):
-    """The name of a clip, and how it is read: (time, *frame)."""
+    """The name of a clip, and a function that reads it."""
 
     name: str
-    load: Callable[[], Tensor]
+    load: Callable[[], Tensor]  # returns (time, *frame)
 
 
 @dataclass(frozen=True)
@@ -134,18 +143,19 @@ class _Reader:
             kind = "tensor" if isinstance(source, Tensor) else "array"
             return self.array(source, kind, f"the {kind}")
         if isinstance(source, DataLoader):
-            raise BadInput("a DataLoader gives batches: pass its dataset, which gives sequences")
+            raise BadInput("a DataLoader yields batches, not sequences: pass its dataset")
         if isinstance(source, dict) or not (
             isinstance(source, Iterable) or hasattr(source, "__getitem__")
         ):
             raise BadInput(
-                "sequences are an array, a tensor, a data set, a list of clips, a file or a "
+                "sequences must be an array, a tensor, a data set, a list of clips, a file or a "
                 f"folder, not {type(source).__name__}"
             )
         kind = "list" if isinstance(source, list | tuple) else "data set"
         return self.clips(_items(source, kind, self.look), kind)
 
     def file(self, path: Path) -> Imported:
+        """Import a video, or a file of arrays."""
         if path.suffix.lower() in files.VIDEOS and path.exists():
             load = partial(files.read_video, path, self.look)
             return self.clips([_Clip(str(path), load)], "video")
@@ -153,6 +163,7 @@ class _Reader:
         return self.array(array, "file of arrays", str(path))
 
     def folder(self, folder: Path) -> Imported:
+        """Import a folder of videos, clips or pictures."""
         by_kind, others = files.list_files(folder)
         kinds = [kind for kind in files.KINDS if by_kind[kind]]
         if not kinds:
@@ -163,21 +174,23 @@ class _Reader:
                 f"({example}, …), each in a file or a subfolder"
             )
         if len(kinds) > 1:
-            one, two = (by_kind[kind][0].relative_to(folder) for kind in kinds[:2])
+            first, second = (by_kind[kind][0].relative_to(folder) for kind in kinds[:2])
             raise BadInput(
-                f"{folder} holds {kinds[0]} and {kinds[1]} ({one}, {two}): keep one kind"
+                f"{folder} holds {kinds[0]} and {kinds[1]} ({first}, {second}): keep one kind"
             )
         (kind,) = kinds
         paths = by_kind[kind]
-        read: Callable[[Any, Look], Tensor] = files.read_clip
+        load: Callable[[Any, Look], Tensor] = files.read_clip
         sources: dict[Path, Any] = {path: path for path in paths}
         if kind == "pictures":
-            read = files.read_picture
+            load = files.read_picture
             if self.windows.frames is not None or any(path.parent != folder for path in paths):
-                read, sources = files.read_pictures, {}
+                load, sources = files.read_pictures, {}
                 for path in paths:
                     sources.setdefault(path.parent, []).append(path)
-        clips = [_Clip(str(path), partial(read, one, self.look)) for path, one in sources.items()]
+        clips = [
+            _Clip(str(path), partial(load, source, self.look)) for path, source in sources.items()
+        ]
         imported = self.clips(clips, f"folder of {kind}")
         imported.summary["left_aside"] = [str(file) for file in others]
         return imported
@@ -197,12 +210,12 @@ class _Reader:
         return imported
 
     def mapped(self, view: Any, kind: str, name: str) -> Imported:
-        """Import an array that stays in its file; only a sample of it is checked."""
+        """Import an array that stays in its file. Only a sample of its values is checked."""
         to_tensor(view[:1, :1], name)
         self.windows.too_short(view.shape[1:2], _row_of(name), skip_bad=False)
         sequences = MappedSequences.over(view, self.windows.frames, self.windows.stride, self.look)
         if (bad := sequences.nonfinite_clip()) is not None:
-            raise BadInput(f"sequence {bad} of {name} holds NaN or infinite values: take it out")
+            raise BadInput(f"sequence {bad} of {name} holds NaN or infinite values: remove it")
         return Imported(
             sequences,
             _summary(sequences, kind, likelihood_of(sequences.images, name))
@@ -211,6 +224,7 @@ class _Reader:
         )
 
     def clips(self, clips: Iterable[_Clip], kind: str) -> Imported:
+        """Load clips and import them."""
         loaded, names, skipped = _load(clips, self.skip_bad)
         check_ranges(loaded, names)
         lengths = [len(x) for x in loaded]
@@ -224,28 +238,28 @@ class _Reader:
         return imported
 
     def cut(
-        self, images: Tensor, lengths: Sequence[int], named: ClipName, kind: str, name: str
+        self, images: Tensor, lengths: Sequence[int], clip_name: ClipName, kind: str, name: str
     ) -> Imported:
         """Check concatenated clips, and cut them into windows."""
-        each = torch.tensor(lengths)
-        short = self.windows.too_short(lengths, named, self.skip_bad)
-        bad = nonfinite_clips(images, each)
+        counts = torch.tensor(lengths)
+        short = self.windows.too_short(lengths, clip_name, self.skip_bad)
+        bad = nonfinite_clips(images, counts)
         if bad and (not self.skip_bad or len({*short, *bad}) == len(lengths)):
             raise BadInput(
-                f"{named(bad[0])} holds NaN or infinite values: make them finite, or leave out "
-                "what is not with skip_bad"
+                f"{clip_name(bad[0])} holds NaN or infinite values: make them finite, or leave out "
+                "such clips with skip_bad"
             )
         if short or bad:
-            kept = torch.ones(len(each), dtype=torch.bool)
+            kept = torch.ones(len(counts), dtype=torch.bool)
             kept[[*short, *bad]] = False
-            images = images[kept.repeat_interleave(each).to(images.device)]
-            each = each[kept]
-        order, clips = self.windows.cut(each)
+            images = images[kept.repeat_interleave(counts).to(images.device)]
+            counts = counts[kept]
+        order, clips = self.windows.cut(counts)
         sequences = Sequences(images, order.to(images.device))
-        skipped = [f"{named(n)} (too short)" for n in short]
-        skipped += [f"{named(n)} (not finite)" for n in bad]
+        skipped = [f"{clip_name(n)} (too short)" for n in short]
+        skipped += [f"{clip_name(n)} (not finite)" for n in bad]
         summary = _summary(sequences, kind, likelihood_of(images, name))
-        summary |= {"axes": self._axes, "clips": len(each), "skipped": skipped}
+        summary |= {"axes": self._axes, "clips": len(counts), "skipped": skipped}
         return Imported(sequences, summary, clips)
 
     @property
@@ -254,7 +268,7 @@ class _Reader:
 
 
 def _items(source: Any, kind: str, look: Look) -> Iterator[_Clip]:
-    """Return the items of a data set as clips."""
+    """Yield the items of a data set as clips."""
     indexed = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     if indexed and not isinstance(source, IterableDataset):
         for n in range(len(source)):
@@ -279,8 +293,8 @@ def _to_clip(item: Any, name: str, look: Look) -> Tensor:
         return files.read_clip(Path(x), look)
     if not isinstance(x, Tensor | np.ndarray):
         raise BadInput(
-            f"{name} is of type {type(x).__name__}, and must be an array (time, *frame), alone or "
-            "before its label"
+            f"{name} is of type {type(x).__name__}: it must be an array (time, *frame) or a path, "
+            "alone or before its label"
         )
     return look.clip(x, name)
 
@@ -307,7 +321,7 @@ def _load(clips: Iterable[_Clip], skip_bad: bool) -> tuple[list[Tensor], list[st
         if before // _ROOM_CHECKED_EVERY < size // _ROOM_CHECKED_EVERY:
             files.check_room(size)
     if skipped and not loaded:
-        raise BadInput(f"nothing can be read, neither {skipped[0]} nor any other: write it anew")
+        raise BadInput(f"none of the clips can be read, such as {skipped[0]}: write them anew")
     if not loaded:
         raise BadInput("there are no sequences: give at least one")
     return loaded, names, skipped
