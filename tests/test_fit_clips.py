@@ -239,8 +239,8 @@ def test_a_folder_of_an_earlier_version_resumes_as_the_model_it_holds(tmp_path, 
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        (["--window", "3"], "window is a choice of --model tvae"),
-        (["--model", "tvae", "--speeds=-1,1"], "speeds is a choice of --model rolling"),
+        (["--window", "3"], "window needs --model tvae"),
+        (["--model", "tvae", "--speeds=-1,1"], "speeds needs --model rolling"),
         (["--speeds", "fast"], "--speeds must be numbers such as -1,1, not 'fast'"),
         (["--speeds", "1,1"], "candidate motions"),
     ],

@@ -131,14 +131,16 @@ def test_models_side_by_side_need_the_same_data_and_folders_of_their_own(tmp_pat
     copy = replace(vae, name="other/vae", hidden=(9,))
     for recipes, says in (
         ((rolling, few), r"letters/vae has Letters\(share=0.1, .*, and letters/rolling has"),
-        ((vae, rolling, copy), "2 recipes would be run in .*vae: their names must differ"),
+        ((vae, rolling, copy), "2 recipes would be run in .*vae: choose names that differ"),
     ):
         with pytest.raises(tc.BadInput, match=says):
             side_by_side({str(n): r for n, r in enumerate(recipes)}, tmp_path, "cpu", print)
     splits = Splits(orbits(), orbits(), "orbits", "held out", None)
     jobs = [Job(rolling, tmp_path / "a"), Job(few, tmp_path / "b")]
     for run in (run_jobs, train_jobs):
-        with pytest.raises(tc.BadInput, match="splits are the data of all jobs: letters/vae has"):
+        with pytest.raises(
+            tc.BadInput, match="splits must be the data of all jobs: letters/vae has"
+        ):
             list(run(jobs, splits=splits) or ())
     assert not list(tmp_path.iterdir())
 

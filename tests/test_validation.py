@@ -291,7 +291,7 @@ def test_the_command_has_patience_and_says_what_chose_the_epoch(of, tmp_path, mo
     best = bounds.index(max(bounds)) + 1
     assert len(bounds) == min(best + 1, 9)
     assert re.search(f"for {len(bounds)} epochs; the best was epoch {best}", said)
-    assert of == "train" or "up to 9 epochs (stops after 1 without a better bound)" in said
+    assert of == "train" or "up to 9 epochs (training stops after 1 without a better bound)" in said
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["split"].endswith(f", which chose epoch {best}")
     assert metrics["epochs"] == len(bounds)
