@@ -73,7 +73,7 @@ class Seen(VisibleFrames):
     [
         (
             dict(topography=tc.Topography(2, (5,), window=3)),
-            "of its topography: the other settings are those of",
+            "of its topography: leave out the other settings",
         ),
         (dict(channels=(4, 8), hidden=(5, 6)), "at most one hidden layer"),
         (dict(hidden=(5, 0)), "hidden must be a whole number"),
@@ -127,7 +127,7 @@ def test_choices_of_another_family_are_refused(choices, says):
         (("--speeds", "fast"), "--speeds must be numbers such as -1,1, not 'fast'"),
         (("--speeds", "1,nan"), "a velocity must be"),
         (("--speeds", "1,1"), "candidate motions 0 and 1 are the same"),
-        (("--set", "window=3"), "of its topography: the other settings are those of"),
+        (("--set", "window=3"), "of its topography: leave out the other settings"),
         (("--closed", "--speeds", "0.5"), "fractional velocities need an odd number of sites"),
     ],
 )
