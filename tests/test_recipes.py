@@ -132,7 +132,7 @@ def test_a_table_is_one_program():
         assert len({(r.data, r.training.pace) for r in columns}) == 1
 
 
-def test_the_small_recipes_differ_in_one_thing_each():
+def test_the_small_recipes_differ_in_one_setting_each():
     tvae, bubble, vae = (RECIPES[f"sprites/{name}"] for name in ("tvae", "bubble", "vae"))
     assert tvae.training == bubble.training == vae.training
     assert tvae.hidden == bubble.hidden == vae.hidden
@@ -183,7 +183,7 @@ def test_settings_are_changed_by_path_or_by_its_end():
         ("betas=5,6", "betas"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(change, says):
+def test_invalid_settings_are_refused(change, says):
     with pytest.raises(tc.BadInput, match=says):
         find("sprites/tvae").change([change])
 

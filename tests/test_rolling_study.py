@@ -84,19 +84,19 @@ class Seen(VisibleFrames):
         (dict(visible=Seen()), "a recipe records its motion, its visible frames"),
     ],
 )
-def test_recipes_that_cannot_be_are_refused(settings, says):
+def test_invalid_recipes_are_refused(settings, says):
     with pytest.raises(tc.BadInput, match=says):
         replace(LETTERS, **settings)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_fewer_than_three_frames_are_refused_before_anything_is_built(count):
+def test_fewer_than_three_frames_are_refused_before_a_model_is_built(count):
     with pytest.raises(tc.BadInput, match=f"sequences need 3 or more frames, not {count}"):
         LETTERS.check(tc.Sequences.of(torch.rand(3, count, *FRAME)))
     LETTERS.check(tc.Sequences.of(torch.rand(3, 3, *FRAME)))
 
 
-def test_numbers_of_numpy_are_plain_in_recipes():
+def test_recipes_store_numpy_numbers_as_plain_numbers():
     recipe = replace(LETTERS, keep=np.int64(3), visible=Past(np.int64(2)), hidden=np.int64(9))
     plain = replace(LETTERS, keep=3, visible=Past(2), hidden=9)
     assert json.dumps(recipe.to_json()) == json.dumps(plain.to_json())
@@ -131,7 +131,7 @@ def test_choices_of_another_family_are_refused(choices, says):
         (("--closed", "--speeds", "0.5"), "fractional velocities need an odd number of sites"),
     ],
 )
-def test_wrong_options_of_fit_get_one_line(words, says, clips, tmp_path, command):
+def test_wrong_options_of_fit_give_an_error_of_one_line(words, says, clips, tmp_path, command):
     code, printed, said = command("fit", clips, "--out", tmp_path / "out", *words)
     *_, last = said.strip().splitlines()
     assert code == 2 and not printed and says in last and last.startswith("topocaps: "), said
@@ -234,7 +234,8 @@ def test_remarks_name_the_motion():
     }
     (remark,) = evaluation.remarks({"motion": inferred, "visible": gains(_3=0.1, _5=None)})
     assert remark.startswith(
-        "Motion, inferred, in sites per frame: +1 in 75% of the sequences, −1 in 25% of the sequences"
+        "Motion, inferred, in sites per frame: +1 in 75% of the sequences, "
+        "−1 in 25% of the sequences"
     )
     assert remark.endswith("likeliest motion: 0.97 with 6 frames, 0.75 with 3 frames.")
 

@@ -33,7 +33,7 @@ _LEGEND = """## How to read the tables
 
 - *ours*: the mean over seeds ± the standard deviation. The number of seeds stands beside the model
   if it is not three. If seeds fall into two groups, every value is listed.
-- *paper*: what the paper reports.
+- *paper*: the number that the paper reports.
 - *untrained*: the same network before its first step. It shows how much of a number is due to the
   structure of the model. For a model that starts from the weights of another one, it is a newly
   initialised network.

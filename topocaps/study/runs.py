@@ -80,8 +80,8 @@ def run_jobs(
     """Train, evaluate and report jobs. Jobs with the same data and number of steps train together.
 
     The iterator yields each run when it is evaluated, and starts a group only when its first run is
-    requested. Finished runs are not run again. ``say`` is told of models that did not stay finite,
-    and the iterator skips them.
+    requested. Finished runs are not run again. Runs that did not stay finite are reported through
+    ``say`` and skipped.
 
     Args:
         data: folder of the data.
