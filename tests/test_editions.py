@@ -79,7 +79,7 @@ def test_a_stored_result_of_each_edition_with_results_is_refused_when_a_setting_
             RESULTS.has(CHANGES["epsilon"](find(name)), 0)
 
 
-def test_a_result_is_accepted_whatever_the_recipe_and_its_class_are_called(tmp_path):
+def test_a_result_is_accepted_after_its_recipe_and_its_class_are_renamed(tmp_path):
     recipe = find("mnist/letter/tvae-5_36")
     renamed = make_dataclass("CalledOtherwise", [], bases=(Recipe,), frozen=True, kw_only=True)
     other = renamed(**{f.name: getattr(recipe, f.name) for f in fields(recipe)})
@@ -88,7 +88,7 @@ def test_a_result_is_accepted_whatever_the_recipe_and_its_class_are_called(tmp_p
     assert replace(recipe, name="called/otherwise", about="").fingerprint == recipe.fingerprint
 
 
-def test_a_failed_run_counts_as_run_and_says_its_settings(tmp_path):
+def test_a_failed_run_is_not_run_again_and_records_its_settings(tmp_path):
     results, recipe = Results(tmp_path), find("mnist/camera-ready/tvae-0")
     results.keep_failure(recipe, 1, {"failure": "kl_u is not finite at step 35079", "epochs": 5})
     assert results.has(recipe, 1) and not results.has(recipe, 0)
@@ -210,7 +210,7 @@ def test_a_stream_and_a_loaded_model_have_the_models_epsilon(tmp_path):
         ({"decoder_fan": "both"}, "decoder_fan must be one of in, out"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, says):
+def test_invalid_settings_are_refused(settings, says):
     with pytest.raises(tc.BadInput, match=says):
         tc.TopographicVAE.mlp((4,), tc.Topography(1, (4,)), **settings)
 
@@ -219,7 +219,7 @@ def test_convolutional_models_have_an_epsilon_and_their_own_initialisation():
     recipe = find("sprites/tvae").change(["hidden=none", "convolutional=true", "epsilon=1e-6"])
     assert recipe.build((1, 32, 32), seed=0).epsilon.item() == pytest.approx(1e-6)
     for changes in ([], ["channels=4,8"]):
-        says = "initialised as PyTorch does it, or as He et al. .* if channels are set"
+        says = "encoder_fan and decoder_fan are settings of multilayer perceptrons: leave them out"
         with pytest.raises(tc.BadInput, match=says):
             recipe.change([*changes, "decoder_fan=out"])
     with pytest.raises(tc.BadInput, match="a VAE has no"):
@@ -265,7 +265,7 @@ def test_the_distance_of_a_table_is_in_units_of_the_larger_spread(tmp_path):
     assert mean == pytest.approx(0.25) and count == 2
 
 
-def test_seeds_in_two_groups_are_told_from_seeds_that_vary():
+def test_seeds_in_two_groups_are_distinguished_from_seeds_that_vary():
     assert _in_two_groups([2900.0, 2910.0, 5100.0], digits=0)
     assert not _in_two_groups([0.66, 0.64, 0.68], digits=2)
     assert not _in_two_groups([-188.1, -188.2, -189.9], digits=1)

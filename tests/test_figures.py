@@ -125,7 +125,7 @@ def test_figures_of_sprites_show_factors_and_shapes_evenly(held_out, each):
     assert torch.equal(again.x, shown.x) and torch.equal(again.factors, shown.factors)
 
 
-def test_the_twelve_traversals_of_sprites_are_three_of_every_factor_one_of_each_shape(held_out):
+def test_twelve_traversals_of_sprites_show_every_factor_with_every_shape(held_out):
     factors = examples(held_out, 3).factors
     assert factors[:, 0, 0].tolist() == [0, 1, 2] * 4
 
@@ -135,7 +135,7 @@ def test_the_twelve_traversals_of_sprites_are_three_of_every_factor_one_of_each_
     assert orbits(factors) <= orbits(held_out.factors[held_out.order])
 
 
-def test_what_is_measured_of_sprites_does_not_depend_on_what_is_shown(held_out):
+def test_metrics_of_sprites_do_not_depend_on_the_sequences_in_figures(held_out):
     """The digest of the set that tables of sprites are measured on."""
     measured = tc.data.sprites(16)[1].balanced(500, 0)
     assert measured.digest() == "031ba1bff8fd25c3"

@@ -150,13 +150,13 @@ TINY = ["--epochs", "1", "--set", "epoch_size=16", "--set", "hidden=8", "--devic
 
 
 @pytest.mark.parametrize("source, name", [(corrupt, "clip 2.mp4"), (not_a_number, "2.npy")])
-def test_what_is_skipped_is_listed(source, name, tmp_path, command):
+def test_skipped_files_are_listed(source, name, tmp_path, command):
     folder, out = source(tmp_path / "mine"), tmp_path / "out"
     code, _, said = command("fit", folder, "--skip-bad", "--out", out, *TINY)
     assert code == 0 and "3 sequences" in said and f"1 skipped: {folder / name} (" in said
 
 
-def test_what_is_large_or_long_is_cut_and_it_is_said(tmp_path, command):
+def test_large_pictures_and_long_clips_are_cut_with_a_message(tmp_path, command):
     folder, out = turning(tmp_path / "mine", 3, 40, 48), tmp_path / "out"
     code, _, said = command("fit", folder, "--out", out, *TINY)
     assert code == 0 and "pictures are resized to a shorter side of 32 pixels: --size" in said
@@ -239,8 +239,8 @@ def test_a_folder_of_an_earlier_version_resumes_as_the_model_it_holds(tmp_path, 
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        (["--window", "3"], "window is a choice of --model tvae"),
-        (["--model", "tvae", "--speeds=-1,1"], "speeds is a choice of --model rolling"),
+        (["--window", "3"], "window needs --model tvae"),
+        (["--model", "tvae", "--speeds=-1,1"], "speeds needs --model rolling"),
         (["--speeds", "fast"], "--speeds must be numbers such as -1,1, not 'fast'"),
         (["--speeds", "1,1"], "candidate motions"),
     ],

@@ -41,7 +41,7 @@ def test_claims_are_judged_by_their_numbers(tmp_path):
         assert f"| **{verdict}** |" in line and "against −190.0" in line
 
 
-def test_numbers_of_one_model_are_judged_beside_each_other(tmp_path):
+def test_a_claim_can_compare_two_numbers_of_one_model(tmp_path):
     results, claim = Results(tmp_path), OF_PARTS[1]  # free-form inference adds to what is read
     for fitted, verdict in ((0.96, "holds"), (0.95, "does not hold"), (0.86, "does not hold")):
         for seed, noise in enumerate((-0.001, 0.0, 0.001)):
@@ -81,7 +81,7 @@ def test_single_seeds_are_judged_by_the_spread_of_others_or_not_at_all(tmp_path)
     assert "holds in part" in judged(results, claim)
 
 
-def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
+def test_a_conclusion_does_not_hold_if_untrained_models_have_the_same_numbers(tmp_path):
     """E_eq of a trained model must be lower than that of the same model before its first step."""
     results = Results(tmp_path)
     learned = next(one for one in CONCLUSIONS if isinstance(one, Learned))
@@ -94,7 +94,7 @@ def test_a_conclusion_that_its_control_shares_does_not_stand(tmp_path):
         assert f"| **{verdict}** |" in line and (learned.why in line) == (verdict != "holds")
 
 
-def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
+def test_a_number_without_several_seeds_has_the_spread_of_a_similar_number(tmp_path):
     results = Results(tmp_path)
     bubble, vae, rolled = (
         find(f"mnist/submission/{name}") for name in ("bubble-5_36", "vae-wn", "tvae-5_36")
@@ -114,7 +114,7 @@ def test_a_number_without_seeds_has_the_spread_of_one_like_it(tmp_path):
 
 
 @pytest.mark.parametrize("beyond, verdict", [(1e-3, "holds"), (-1e-3, "does not hold")])
-def test_a_difference_is_more_than_two_standard_errors_of_it(beyond, verdict, tmp_path):
+def test_a_difference_counts_above_two_standard_errors(beyond, verdict, tmp_path):
     """Those of Welch's test, which knows seeds of unequal number and spread."""
     results, claim = Results(tmp_path), CLAIMS[0]
     those, these = [0.0, -1.5, 1.0, -0.2], [0.2, -0.2]

@@ -76,7 +76,7 @@ def orbits():
     return tc.Sequences(images, order, factors, ("slow", "quick"), moving)
 
 
-def test_a_factor_that_leaves_nothing_unseen_has_a_gain_over_all_hidden_frames():
+def test_a_factor_without_unseen_frames_has_a_gain_over_all_hidden_frames():
     found = visible_gains(lambda x, visible: x, orbits(), Likelihood.BERNOULLI)
     assert list(found) == ["3", "5", "9", "10"]
     for one in found.values():
@@ -97,7 +97,7 @@ def test_a_bound_of_more_samples_is_higher_and_is_of_the_same_sequences():
     assert (measured["log_px"], measured["intervals"]["log_px"]) == (many.value, many.interval())
 
 
-def test_the_bounds_of_tables_weigh_independent_frames_one_by_one(tmp_path):
+def test_bounds_of_models_with_independent_frames_weight_samples_for_each_frame(tmp_path):
     data = orbits()
     x = data.show(data.fixed()).x
     shared = dict(frame_shape=(1, 4, 4), hidden=8)
@@ -130,15 +130,17 @@ def test_models_side_by_side_need_the_same_data_and_folders_of_their_own(tmp_pat
     few = replace(vae, data=Letters(share=0.1))
     copy = replace(vae, name="other/vae", hidden=(9,))
     for recipes, says in (
-        ((rolling, few), r"letters/vae has Letters\(share=0.1, .*, and letters/rolling has"),
-        ((vae, rolling, copy), "2 recipes would be run in .*vae: their names must differ"),
+        ((rolling, few), r"letters/vae has Letters\(share=0.1, .*, but letters/rolling has"),
+        ((vae, rolling, copy), "2 recipes would be run in .*vae: choose names that differ"),
     ):
         with pytest.raises(tc.BadInput, match=says):
             side_by_side({str(n): r for n, r in enumerate(recipes)}, tmp_path, "cpu", print)
     splits = Splits(orbits(), orbits(), "orbits", "held out", None)
     jobs = [Job(rolling, tmp_path / "a"), Job(few, tmp_path / "b")]
     for run in (run_jobs, train_jobs):
-        with pytest.raises(tc.BadInput, match="splits are the data of all jobs: letters/vae has"):
+        with pytest.raises(
+            tc.BadInput, match="splits must be the data of all jobs: letters/vae has"
+        ):
             list(run(jobs, splits=splits) or ())
     assert not list(tmp_path.iterdir())
 
@@ -210,7 +212,7 @@ def test_a_line_of_a_factor_is_not_shown_of_the_untrained_model(tmp_path):
     assert "untrained" not in lines[row + 3]
 
 
-def test_tables_without_results_are_said_to_be_missing(tmp_path):
+def test_the_page_lists_tables_without_results(tmp_path):
     page = write_page(Results(tmp_path)).read_text()
     for name, table in ROLLING_TABLES.items():
         assert f"`{name}` ({table.title})" in page and f'<a id="{name}">' not in page
@@ -287,7 +289,7 @@ def test_perceptrons_differ_as_the_note_says():
             assert first.weight.abs().max().item() == pytest.approx(bound / inputs**0.5, rel=0.01)
 
 
-def test_settings_change_one_thing_each():
+def test_recipes_of_settings_tables_change_one_setting():
     for name in ("rolling-mnist-settings", "rolling-sprites-settings", "letters-settings"):
         first, *others = TABLES[name].recipes
         for other in others:

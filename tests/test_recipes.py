@@ -68,8 +68,8 @@ def test_a_recipe_of_an_unknown_family_is_refused():
         ("sprites/vae", "learned=weights", "a VAE has no learned"),
         ("sprites/vae", "sparsity=1", "a VAE has no sparsity"),
         ("sprites/vae", "epsilon=1", "a VAE has no epsilon"),
-        ("sprites/tvae", "convolutional=true", "hidden is of multilayer perceptrons"),
-        ("sprites/tvae", "channels=(8,8)", "channels are of convolutional networks"),
+        ("sprites/tvae", "convolutional=true", "without channels have no hidden layers"),
+        ("sprites/tvae", "channels=(8,8)", "channels needs convolutional networks"),
         ("rolling/mnist-vae-convolutions", "hidden=8,8", "at most one hidden layer"),
         ("rolling/mnist", "data.speeds=(0.5,)", "speeds must be whole numbers"),
         ("sprites/tvae", "sizes=(2,3)", "no setting 'sizes'"),
@@ -132,7 +132,7 @@ def test_a_table_is_one_program():
         assert len({(r.data, r.training.pace) for r in columns}) == 1
 
 
-def test_the_small_recipes_differ_in_one_thing_each():
+def test_the_small_recipes_differ_in_one_setting_each():
     tvae, bubble, vae = (RECIPES[f"sprites/{name}"] for name in ("tvae", "bubble", "vae"))
     assert tvae.training == bubble.training == vae.training
     assert tvae.hidden == bubble.hidden == vae.hidden
@@ -183,7 +183,7 @@ def test_settings_are_changed_by_path_or_by_its_end():
         ("betas=5,6", "betas"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(change, says):
+def test_invalid_settings_are_refused(change, says):
     with pytest.raises(tc.BadInput, match=says):
         find("sprites/tvae").change([change])
 

@@ -82,7 +82,7 @@ def test_a_table_is_run_kept_and_written_once(small, tmp_path):
     assert said[0] == "table2: 4 results stored, 2 to run" and more != page
 
 
-def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path, monkeypatch):
+def test_a_failed_model_does_not_stop_its_table_and_is_not_run_again(small, tmp_path, monkeypatch):
     first, second = small.recipes
     broken = replace(small, recipes=(first.change(["lr=1e30"]), second))
     monkeypatch.setitem(TABLES, "table2", broken)
@@ -96,7 +96,7 @@ def test_a_model_that_fails_does_not_stop_the_table_now_or_later(small, tmp_path
     assert Results(tmp_path / "results").of(first) == []
 
 
-def test_tables_that_are_named_together_are_trained_together(small, tmp_path, monkeypatch):
+def test_tables_that_are_named_together_train_together(small, tmp_path, monkeypatch):
     more = TABLES["table2"].recipes[:1], tuple(r.change(TINY) for r in TABLES["table5"].recipes[:1])
     monkeypatch.setitem(TABLES, "table5", replace(TABLES["table5"], recipes=sum(more, ())))
     said = []
@@ -136,7 +136,7 @@ def test_every_recipe_can_be_sent_to_another_process():
         assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
-def test_what_is_measured_is_kept_before_the_next_is(small, tmp_path, monkeypatch):
+def test_each_result_is_stored_before_the_next_run_is_measured(small, tmp_path, monkeypatch):
     measure, stopped = runs.evaluate_run, RuntimeError("the machine is gone")
 
     def once(path, *given, **more):
@@ -157,7 +157,7 @@ def test_a_result_without_the_numbers_of_a_table_is_run_again(small, tmp_path):
     assert not results.has(recipe, 0, TABLES["probes"].quantities)
 
 
-def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeypatch):
+def test_a_short_run_measures_only_the_metrics_of_its_tables(small, tmp_path, monkeypatch):
     asked = []
 
     def measured(of):
@@ -190,7 +190,9 @@ def test_a_short_run_measures_only_what_its_tables_tell(small, tmp_path, monkeyp
     assert kept["beside_it"] == {"traversal_gain": 0.5} and kept["put_off"] == ["probes"]
 
 
-def test_a_whole_run_measures_what_any_table_tells_of_it(small, tmp_path, monkeypatch):
+def test_a_full_run_measures_the_metrics_of_all_tables_with_its_recipe(
+    small, tmp_path, monkeypatch
+):
     asked = []
 
     def extra_metrics(self, run, data):
@@ -206,7 +208,7 @@ def test_a_whole_run_measures_what_any_table_tells_of_it(small, tmp_path, monkey
     assert kept["put_off"] == ["probes", "told nowhere"]
 
 
-def test_what_a_short_run_starts_from_is_as_short():
+def test_the_start_of_a_short_run_is_also_short():
     tuned = find("capsules/mnist-tuned").shortened(1)
     job = Job(tuned, Path("runs/tuned"), start=Path("runs/start"))
     assert (job.before.recipe.training.epochs, job.before.out) == (1, Path("runs/start"))
@@ -214,7 +216,7 @@ def test_what_a_short_run_starts_from_is_as_short():
     assert whole.before == Job(find("capsules/mnist"), Path("runs/tuned/start"))
 
 
-def test_results_from_another_start_are_not_taken_for_these(tmp_path):
+def test_results_of_runs_with_another_start_are_refused(tmp_path):
     results, tuned = Results(tmp_path), find("capsules/mnist-tuned")
     results.keep(tuned, 0, COMMON)
     assert results.has(tuned, 0)
@@ -223,7 +225,7 @@ def test_results_from_another_start_are_not_taken_for_these(tmp_path):
         results.has(longer, 0)
 
 
-def test_what_was_put_off_is_not_what_was_measured(tmp_path):
+def test_deferred_metrics_do_not_count_as_measured(tmp_path):
     results, recipe = Results(tmp_path), find("capsules/mnist")
     some = {"accuracy": {"presences": {"0": 0.9}}, "mse": 0.1, "put_off": ["accuracy", "copies"]}
     results.keep(recipe, 0, COMMON | {"epochs": recipe.training.epochs} | some)
@@ -232,7 +234,7 @@ def test_what_was_put_off_is_not_what_was_measured(tmp_path):
     assert results.has(recipe, 0, [upright]) and not results.has(recipe, 0, [upright, turned])
 
 
-def test_a_bad_failure_is_named_before_anything_is_trained(tmp_path):
+def test_an_unreadable_failure_file_is_named_before_training(tmp_path):
     path = Results(tmp_path).path(find("mnist/fast/vae"), 0).with_name("failed-0.json")
     path.parent.mkdir(parents=True)
     path.write_text("[]")
@@ -240,7 +242,7 @@ def test_a_bad_failure_is_named_before_anything_is_trained(tmp_path):
         Results(tmp_path).check()
 
 
-def test_runs_shorter_than_their_own_recipe_are_said_to_be(tmp_path):
+def test_the_page_states_the_epochs_of_shortened_runs(tmp_path):
     """Though another recipe of the table has as few epochs."""
     results = Results(tmp_path)
     for name in ("mnist", "vae"):
@@ -249,7 +251,7 @@ def test_runs_shorter_than_their_own_recipe_are_said_to_be(tmp_path):
     assert "`topocaps reproduce capsules-table1 --epochs 30`" in write_page(results).read_text()
 
 
-def test_names_go_together_and_groups_go_one_by_one():
+def test_named_tables_train_together_and_tables_of_groups_one_by_one():
     assert named(["table4", "table3"]) == [["table4", "table3"]]
     assert named(["all"]) == [[name] for name in names()]
     assert named(["extensions", "probes"])[:2] == [["probes"], ["speed"]]
@@ -258,7 +260,7 @@ def test_names_go_together_and_groups_go_one_by_one():
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '{"note": 1}', "no JSON"])
-def test_what_is_no_result_is_named_before_anything_is_trained(content, small, tmp_path):
+def test_a_file_that_is_not_a_result_is_named_before_training(content, small, tmp_path):
     path = Results(tmp_path / "results").path(find("mnist/fast/vae"), 0)
     path.parent.mkdir(parents=True)
     path.write_text(content)
@@ -269,13 +271,13 @@ def test_what_is_no_result_is_named_before_anything_is_trained(content, small, t
     reproduce(tmp_path, seeds=1)
 
 
-def test_a_folder_that_cannot_be_written_is_named_before_anything_is_trained(small, tmp_path):
+def test_a_folder_that_cannot_be_written_is_named_before_training(small, tmp_path):
     (tmp_path / "results").write_text("a file")
     with pytest.raises(tc.BadInput, match="cannot write to the folder"):
         reproduce(tmp_path)
 
 
-def test_a_run_that_is_said_to_be_bad_is_on_the_page(tmp_path):
+def test_the_page_shows_the_diagnosis_of_a_run(tmp_path):
     results, recipe = Results(tmp_path), find("capsules/mnist")
     said = {"accuracy": {"presences": {"0": 0.1}}, "complaint": "collapsed: the top is dead"}
     results.keep(recipe, 0, COMMON | said | {"seed": 0})
@@ -298,7 +300,7 @@ def test_results_of_other_settings_are_refused_and_of_other_claims_are_not(small
     assert recipe.fingerprint != one.fingerprint  # of other epochs
 
 
-def test_a_short_trial_of_other_epochs_takes_the_place_of_one_before(small, tmp_path):
+def test_a_short_trial_replaces_one_with_other_epochs(small, tmp_path):
     """Short runs never refuse what short runs wrote, and do not mix with full ones."""
     for epochs in (1, 2):
         found, runs = tmp_path / "short", tmp_path / f"{epochs}-epochs"
@@ -404,7 +406,7 @@ def test_everything_that_can_be_reproduced_has_recipes():
         assert table_of(name).recipes and all(r.name in RECIPES for r in table_of(name).recipes)
 
 
-def test_what_stands_still_has_no_traversals_to_keep():
+def test_single_images_have_no_figures_of_traversals():
     model = tc.VAE.mlp((1, 2, 2), tc.Topography(1, (2,)), hidden=(2,))
     still = tc.Sequences.of(torch.rand(7, 1, 1, 2, 2))
     run = Finished(RunFolder(Path("run")), find("capsules/vae"), model, {})

@@ -73,7 +73,7 @@ class Seen(VisibleFrames):
     [
         (
             dict(topography=tc.Topography(2, (5,), window=3)),
-            "of its topography: the other settings are those of",
+            "of its topography: leave out the other settings",
         ),
         (dict(channels=(4, 8), hidden=(5, 6)), "at most one hidden layer"),
         (dict(hidden=(5, 0)), "hidden must be a whole number"),
@@ -84,19 +84,19 @@ class Seen(VisibleFrames):
         (dict(visible=Seen()), "a recipe records its motion, its visible frames"),
     ],
 )
-def test_recipes_that_cannot_be_are_refused(settings, says):
+def test_invalid_recipes_are_refused(settings, says):
     with pytest.raises(tc.BadInput, match=says):
         replace(LETTERS, **settings)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_fewer_than_three_frames_are_refused_before_anything_is_built(count):
+def test_fewer_than_three_frames_are_refused_before_a_model_is_built(count):
     with pytest.raises(tc.BadInput, match=f"sequences need 3 or more frames, not {count}"):
         LETTERS.check(tc.Sequences.of(torch.rand(3, count, *FRAME)))
     LETTERS.check(tc.Sequences.of(torch.rand(3, 3, *FRAME)))
 
 
-def test_numbers_of_numpy_are_plain_in_recipes():
+def test_recipes_store_numpy_numbers_as_plain_numbers():
     recipe = replace(LETTERS, keep=np.int64(3), visible=Past(np.int64(2)), hidden=np.int64(9))
     plain = replace(LETTERS, keep=3, visible=Past(2), hidden=9)
     assert json.dumps(recipe.to_json()) == json.dumps(plain.to_json())
@@ -109,8 +109,8 @@ def test_numbers_of_numpy_are_plain_in_recipes():
 @pytest.mark.parametrize(
     "choices, says",
     [
-        (dict(model="tvae", speeds=(1.0,)), "speeds is a choice of model=rolling"),
-        (dict(model="rolling", window=3), "window is a choice of model=tvae"),
+        (dict(model="tvae", speeds=(1.0,)), "speeds needs model=rolling"),
+        (dict(model="rolling", window=3), "window needs model=tvae"),
         (dict(model="vae"), "model"),
     ],
 )
@@ -122,16 +122,16 @@ def test_choices_of_another_family_are_refused(choices, says):
 @pytest.mark.parametrize(
     "words, says",
     [
-        (("--model", "tvae", "--speeds", "1"), "speeds is a choice of --model rolling"),
-        (("--window", "3"), "window is a choice of --model tvae"),
+        (("--model", "tvae", "--speeds", "1"), "speeds needs --model rolling"),
+        (("--window", "3"), "window needs --model tvae"),
         (("--speeds", "fast"), "--speeds must be numbers such as -1,1, not 'fast'"),
         (("--speeds", "1,nan"), "a velocity must be"),
         (("--speeds", "1,1"), "candidate motions 0 and 1 are the same"),
-        (("--set", "window=3"), "of its topography: the other settings are those of"),
+        (("--set", "window=3"), "of its topography: leave out the other settings"),
         (("--closed", "--speeds", "0.5"), "fractional velocities need an odd number of sites"),
     ],
 )
-def test_wrong_options_of_fit_get_one_line(words, says, clips, tmp_path, command):
+def test_wrong_options_of_fit_give_an_error_of_one_line(words, says, clips, tmp_path, command):
     code, printed, said = command("fit", clips, "--out", tmp_path / "out", *words)
     *_, last = said.strip().splitlines()
     assert code == 2 and not printed and says in last and last.startswith("topocaps: "), said
@@ -156,8 +156,8 @@ def test_the_choices_decide_the_recipe(clips):
     assert open_time.topography.shape == (17,)  # the code never repeats, and the number is odd
     closed = recipe_for(own, replace(data, closed=True), Choices(closed=True, speeds=(0.5,)))
     assert closed.topography.shape == (8,) and closed.motion == Known(0.5)
-    assert "a motion of 0.5 sites a frame, closed time" in explain(closed)
-    assert "−1 or +1 sites a frame, open time, multilayer perceptrons" in explain(open_time)
+    assert "a motion of 0.5 sites per frame, closed time" in explain(closed)
+    assert "−1 or +1 sites per frame, open time, multilayer perceptrons" in explain(open_time)
     tvae = recipe_for(own, data, Choices(model=Kind.TVAE, window=5, epochs=3))
     assert tvae.model is tc.TopographicVAE and tvae.topography.window == 5
     assert tvae.training.epochs == 3 and tvae.training.kl.is_bound
@@ -224,7 +224,7 @@ def test_remarks_name_the_motion():
     assert type(evaluation) is RollingEvaluation
     known = {"candidates": ["−2"], "share": [1.0], "most_frequent": [0]}
     assert evaluation.remarks({"motion": known, "visible": {}}) == [
-        "Motion, given: codes roll by −2 sites a frame."
+        "Motion, given: codes roll by −2 sites per frame."
     ]
     inferred = {
         "candidates": ["−1", "+1", "+2"],
@@ -234,7 +234,8 @@ def test_remarks_name_the_motion():
     }
     (remark,) = evaluation.remarks({"motion": inferred, "visible": gains(_3=0.1, _5=None)})
     assert remark.startswith(
-        "Motion, inferred, in sites a frame: +1 in 75% of the sequences, −1 in 25% of the sequences"
+        "Motion, inferred, in sites per frame: +1 in 75% of the sequences, "
+        "−1 in 25% of the sequences"
     )
     assert remark.endswith("likeliest motion: 0.97 with 6 frames, 0.75 with 3 frames.")
 
@@ -285,7 +286,7 @@ def test_every_command_takes_the_folder_of_a_rolling_vae(clips, tmp_path, comman
     out, picture = tmp_path / "out", tmp_path / "picture.png"
     small = ("--epochs", "1", "--set", "epoch_size=32", "--set", "hidden=8", "--device", "cpu")
     code, _, said = command("fit", clips, "--out", out, "--speeds", "1", *small)
-    assert code == 0 and "a motion of 1 sites a frame" in said, said
+    assert code == 0 and "a motion of 1 sites per frame" in said, said
     metrics = json.loads((out / "metrics.json").read_text())
     code, printed, _ = command("evaluate", out, "--json", "--device", "cpu")
     assert code == 0 and json.loads(printed)["visible"] == metrics["visible"]

@@ -241,7 +241,7 @@ def test_models_learn_nothing_from_what_is_outside_the_slice(name, monkeypatch):
         (dict(arc=2), "arc must be a number of frames from 3 to 14, or None, not 2"),
         (dict(arc=15), "arc must be a number of frames"),
         (dict(arc=7.5), "arc must be a number of frames"),
-        (dict(arc=8, speeds=(-1, 1)), "arc is of letters that turn by 24 degrees a frame"),
+        (dict(arc=8, speeds=(-1, 1)), "arc needs letters that turn by 24 degrees per frame"),
     ],
 )
 def test_invalid_slices_are_refused(settings, says):

@@ -295,7 +295,7 @@ def test_the_command_stops_by_patience_and_reports_the_best_epoch(
     best = bounds.index(max(bounds)) + 1
     assert len(bounds) == min(best + 1, 9)
     assert re.search(f"for {len(bounds)} epochs; the best was epoch {best}", said)
-    assert of == "train" or "up to 9 epochs (stops after 1 without a better bound)" in said
+    assert of == "train" or "up to 9 epochs (training stops after 1 without a better bound)" in said
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["split"].endswith(f", which chose epoch {best}")
     assert metrics["epochs"] == len(bounds)

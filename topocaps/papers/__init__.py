@@ -1,1 +1,1 @@
-"""The papers' recipes, tables and claims, and the page of results that is made of them."""
+"""The papers' recipes, tables and claims, and the page of results."""

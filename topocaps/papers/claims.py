@@ -1,4 +1,4 @@
-"""What the papers say and conclude, each with the numbers that would show it."""
+"""The claims and conclusions of the papers, with the numbers that they are judged by."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ _MNIST, _SPRITES = column(mnist.FIRST, "tvae-5_36"), column(dsprites.FIRST, "tva
 
 _MAP_EXCESS = replace(MAP_EXCESS, label="neighbours of one class, more than shuffled")
 _LIKELIHOOD = (LOG_PX_PAPER, LOG_PX_BOUND)
-_ROLLING = dsprites.FIRST[:5]  # TVAEs, by L, which is above 0
-_BUBBLES = (  # that do not see whole sequences; the second is of the camera-ready, too
+_ROLLING = dsprites.FIRST[:5]  # TVAEs with L > 0
+#: Bubbles with windows shorter than a sequence. The second of each is also in the camera-ready.
+_BUBBLES = (
     ("MNIST", mnist.FIRST, ("bubble-1_4", "bubble-5_36")),
     ("sprites", dsprites.FIRST, ("bubble-2_5", "bubble-1_3", "bubble-4_15", "bubble-1_6")),
 )
 
-#: E_eq is no number of these: K decides it before the first step.
+#: Claims of Keller and Welling (2021). Claims about K are not judged by E_eq, which depends on K
+#: before the first step.
 CLAIMS: tuple[Claim, ...] = (
     Better(
         "K = 3 is better than K = 1 on MNIST (A.5)",
@@ -70,8 +72,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Better("mu = 30 speeds convergence (A.2)", _MNIST, mnist.MU_FROM_0, higher=(EARLY_ELBO,)),
     Better(
-        "mu organises t: E_eq of t² is lower from mu = 30 than from 0 (the sign of t is random "
-        "where mu is 0)",
+        "mu organises t: E_eq of t² is lower with initial mu 30 than with 0 (the sign of t is "
+        "random if mu is 0)",
         _MNIST, mnist.MU_FROM_0, lower=(ERROR_SQUARED,),
     ),
     *(
@@ -102,20 +104,20 @@ CLAIMS: tuple[Claim, ...] = (
         higher=_LIKELIHOOD,
     ),
     Within(
-        "All capsules roll together (A.11; the share that rolls as most do, of which .95 is all)",
+        "All capsules roll together (A.11): at least 95 % of them roll by the most frequent roll",
         _ROLLING, AGREEMENT, least=0.95, control=True,
     ),
     *(
         Within(
-            "BubbleVAE learns invariance (6.3): t of one frame, as it is, stands for frames that "
-            f"were not seen, at least as well as their mean frame: {data}",
+            "A Bubble learns invariance (6.3): without a roll, t of one frame predicts unseen "
+            f"frames at least as well as the mean frame: {data}",
             tuple(column(recipes, name) for name in names), (HELD,), least=0.0, control=True,
         )
         for data, recipes, names in _BUBBLES
     ),
     *(
         Better(
-            f"and better than a VAE's: {data}",
+            f"Without a roll, t of a Bubble predicts unseen frames better than t of a VAE: {data}",
             column(recipes, names[1]), column(recipes, "vae"), higher=(HELD,),
         )
         for data, recipes, names in _BUBBLES
@@ -125,11 +127,12 @@ CLAIMS: tuple[Claim, ...] = (
 _PARTS, _TURNED = part_whole.DIGITS, part_whole.ROTATED[-1]
 
 
-def _read(label: str, how: str, what: str, angle: str) -> Quantity:
-    return Quantity((how, what, angle), label, 3)
+def _accuracy(label: str, protocol: str, features: str, angle: str) -> Quantity:
+    """Return the accuracy of a probe on digits that are turned by up to ``angle``."""
+    return Quantity((protocol, features, angle), label, 3)
 
 
-#: What the other paper says of parts and wholes; its tables' recipes are all that they need.
+#: Claims of Smith et al. (2020) about parts and wholes. The runs of its tables suffice for them.
 OF_PARTS: tuple[Claim, ...] = (
     Better(
         "Free-form inference repairs digits turned by up to 90 degrees (Fig. 3)", _PARTS, _PARTS,
@@ -139,45 +142,49 @@ OF_PARTS: tuple[Claim, ...] = (
         ),),
     ),
     Better(
-        "It adds about half a percent to what a probe reads off t⁰ (Fig. 3)", _PARTS, _PARTS,
+        "Free-form inference adds about half a percent to the accuracy of a probe on t⁰ (Fig. 3)",
+        _PARTS, _PARTS,
         higher=((
-            free_form("optimised, a probe of its own", "optimised, refitted", "presences"),
+            free_form("optimised, refitted probe", "optimised, refitted", "presences"),
             free_form("amortised", "amortised", "presences"),
         ),),
     ),
     Better(
-        "Wholes keep more of the class of a digit turned by up to 180 degrees than a VAE does "
-        "(Table 1)",
+        "For digits turned by up to 180 degrees, probes on wholes are more accurate than probes on "
+        "a VAE (Table 1)",
         _PARTS, part_whole.PLAIN_LARGER,
         higher=tuple(
-            (_read(f"{told}: {label}", how, what, "180"), _read("μ, σ", how, "posterior", "180"))
-            for how, told in (("accuracy", "upright probe"), ("refitted", "refitted"))
-            for label, what in (("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"))
+            (
+                _accuracy(f"{probe}: {label}", protocol, features, "180"),
+                _accuracy("μ, σ", protocol, "posterior", "180"),
+            )
+            for protocol, probe in (("accuracy", "upright probe"), ("refitted", "refitted probe"))
+            for label, features in (("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"))
         ),
     ),
     Better(
-        "Trained and tested on digits turned further, t⁰ tells less of their classes (Fig. 4)",
+        "Probes on t⁰ are less accurate if digits are turned further in training and test (Fig. 4)",
         _PARTS, _TURNED,
         higher=((
-            _read("upright", "refitted", "presences", "0"),
-            _read("up to 180 degrees", "refitted", "presences", "180"),
+            _accuracy("upright", "refitted", "presences", "0"),
+            _accuracy("up to 180 degrees", "refitted", "presences", "180"),
         ),),
     ),
     Better(
-        "because training on turned digits makes wholes specialise less (Fig. 4): upright training "
-        "is better at either angle",
+        "Wholes specialise less if digits are turned in training (Fig. 4): probes on t⁰ are more "
+        "accurate after upright training, on upright and on turned digits",
         _PARTS, _TURNED, higher=(
-            _read("t⁰ of upright digits", "refitted", "presences", "0"),
-            _read("turned by up to 180 degrees", "refitted", "presences", "180"),
+            _accuracy("t⁰ of upright digits", "refitted", "presences", "0"),
+            _accuracy("turned by up to 180 degrees", "refitted", "presences", "180"),
         ),
     ),
     Within(
-        "Many templates are nearly affine copies of another (Fig. 5 to 7; a quarter is many here)",
+        "Many templates (here, a quarter) are nearly affine copies of another (Fig. 5 to 7)",
         (_PARTS,), (replace(COPIES, label="share of copies (by chance 0.05)"),),
         least=0.25,
     ),
     Better(
-        "Normal poses have a tighter bound after points than from the start (2.3)",
+        "Normal poses have a tighter bound after point poses than from the start (2.3)",
         part_whole.TUNED, part_whole.NORMAL, higher=(ELBO,),
     ),
 )  # fmt: skip
@@ -200,36 +207,36 @@ def _gains(*factors: str) -> tuple[Quantity, ...]:
     return tuple(replace(gain_of(factor), label=f"gain, {factor}") for factor in factors)
 
 
-#: What the papers' tables are read to show, with a bound that holds or a control beside it.
+#: Conclusions from the papers' tables. Each is judged with a lower bound or a control beside it.
 CONCLUSIONS: tuple[Claim, ...] = (
     *(
         Better(
-            f"A TVAE, {recipe.about}, has a higher likelihood than the VAE ({told})",
+            f"A TVAE, {recipe.about}, has a higher likelihood than the VAE ({source})",
             recipe, vae, higher=_LIKELIHOOD,
         )
-        for recipes, told in (*_OF_MNIST, (mnist.FAST, "ours: Table 1, fast"))
+        for recipes, source in (*_OF_MNIST, (mnist.FAST, "ours: Table 1, fast"))
         for vae in (column(recipes, "vae"),)
         for recipe in (column(recipes, "tvae-1_2"), column(recipes, "tvae-5_36"))
     ),
     *(
         conclusion
-        for recipes, told in _OF_MNIST
+        for recipes, source in _OF_MNIST
         for bubble in (column(recipes, "bubble-5_36"),)
         for conclusion in (
             Better(
-                f"A Bubble has a higher likelihood than the VAE (6.3, {told})",
+                f"A Bubble has a higher likelihood than the VAE (6.3, {source})",
                 bubble, column(recipes, "vae"), higher=_LIKELIHOOD,
             ),
             Better(
                 "A TVAE with L = 5/36 has a higher likelihood and a lower E_eq than the Bubble "
-                f"(6.3, {told})",
+                f"(6.3, {source})",
                 column(recipes, "tvae-5_36"), bubble, higher=_LIKELIHOOD, lower=(ERROR,),
             ),
         )
     ),
     *(
         Better(
-            f"{told} has a lower E_eq than the VAE (6.3): {data}",
+            f"{name} has a lower E_eq than the VAE (6.3): {data}",
             column(recipes, model), column(recipes, "vae"), lower=(ERROR,),
         )
         for data, recipes, bubble in (
@@ -238,15 +245,15 @@ CONCLUSIONS: tuple[Claim, ...] = (
             ("MNIST, to the letter", mnist.TO_THE_LETTER, "bubble-5_36"),
             ("sprites, to the letter", dsprites.TO_THE_LETTER, "bubble-1_3"),
         )
-        for told, model in ((_L_ZERO, "tvae-0"), ("A Bubble", bubble))
+        for name, model in ((_L_ZERO, "tvae-0"), ("A Bubble", bubble))
     ),
     *(
         Better(
-            f"{told} has a lower CapCorr than the VAE, for every factor (6.3, {where})",
-            column(recipes, name), column(recipes, "vae"), lower=CAPCORR,
+            f"{name} has a lower CapCorr than the VAE, for every factor (6.3, {source})",
+            column(recipes, model), column(recipes, "vae"), lower=CAPCORR,
         )
-        for recipes, where in _OF_SPRITES
-        for told, name in (("A Bubble", "bubble-1_3"), (_L_ZERO, "tvae-0"))
+        for recipes, source in _OF_SPRITES
+        for name, model in (("A Bubble", "bubble-1_3"), (_L_ZERO, "tvae-0"))
     ),
     Learned(
         "A low E_eq shows that equivariance was learned (Tables 1, 2, 4, 5)",
@@ -259,21 +266,21 @@ CONCLUSIONS: tuple[Claim, ...] = (
             for recipe in recipes[:-1]
         ),
         (ERROR,), lower=True,
-        why="E_eq is mostly as low before the first step: where mu is far from 0, latents that "
-        "share variances are alike in any network. Traversals and their gain tell what was learned",
+        why="E_eq is mostly as low before the first step. If mu is far from 0, latents that share "
+        "variances are similar in any network. Traversals and their gains show what was learned",
     ),
     Learned(
         "Capsules that roll with the input are learned: CapCorr is high (Tables 2, 5, L > 0)",
         (*dsprites.FINAL[:3], *dsprites.TO_THE_LETTER[:3], *_ROLLING), CAPCORR,
-        why="CapCorr, too, is mostly what the structure gives an untrained network",
+        why="CapCorr is also mostly due to the structure, which untrained networks have, too",
     ),
     *(
         Within(
-            f"Of a TVAE that sees {seen} frames, the rest can be decoded by a roll (6.3, Fig. 4), "
-            f"at least as well as by the mean frame: {data}",
+            f"A roll of t of a TVAE with a window of {window} frames decodes the other frames at "
+            f"least as well as the mean frame (6.3, Fig. 4): {data}",
             (recipe,), _gains(*factors), least=0.0, control=True,
         )
-        for data, seen, recipe, factors in (
+        for data, window, recipe, factors in (
             ("MNIST, as released", "13 of 18", mnist.LONG, ("rotation", "scale", "hue")),
             ("MNIST, weight norm", "13 of 18", _SEES_MOST, ("rotation", "scale", "hue")),
             *(
@@ -286,8 +293,8 @@ CONCLUSIONS: tuple[Claim, ...] = (
         )
     ),
     Within(
-        "Trained on single motions, TVAEs can be rolled through combined ones (B.4), at least as "
-        "well as by the mean frame",
+        "After training on single motions, a roll of t of a TVAE decodes combined motions at least "
+        "as well as the mean frame (B.4)",
         (mnist.LONG, _SEES_MOST, column(mnist.FINAL, "tvae-5_36"),
          column(mnist.TO_THE_LETTER, "tvae-5_36")),
         (COMBINED_GAIN,), least=0.0, control=True,

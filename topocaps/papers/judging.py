@@ -1,4 +1,4 @@
-"""Kinds of claims about numbers of models, and how each is judged."""
+"""Claims about numbers of models, and their verdicts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from topocaps.study.recipe import BaseRecipe
 
 HOLDS, IN_PART, DOES_NOT = "holds", "holds in part", "does not hold"
 UNDECIDED = "not decided: single seeds"
-ENOUGH = 2.0  # standard errors above which a difference counts
+ENOUGH = 2.0  # number of standard errors above which a difference counts
 
 
 class Measured(Protocol):
-    """The measured numbers of models."""
+    """Interface of the measured numbers of models."""
 
     def __call__(self, recipe: BaseRecipe, number: Quantity) -> Sequence[float]:
-        """Return the values of a number, one for every seed."""
+        """Return the values of a number, one for each seed."""
 
     def spread(self, recipe: BaseRecipe, number: Quantity) -> float | None:
         """Return the standard deviation over seeds of comparable models; None if unknown."""
@@ -28,14 +28,14 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The measured numbers, and whether the claim holds for them."""
+    """The measured numbers as text, and whether the claim holds."""
 
-    found: str
-    verdict: str | None  #: None while runs are missing
+    numbers: str
+    verdict: str | None  #: None if runs are missing
 
 
 class Side(NamedTuple):
-    """A number of a model, and its values of all seeds."""
+    """A quantity of a model, and its values for all seeds."""
 
     recipe: BaseRecipe
     number: Quantity
@@ -48,23 +48,25 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class Better:
-    """``this`` has better numbers than ``that``: all of them, some, or none.
+    """The claim that ``this`` has better numbers than ``that``.
 
-    A pair is a number of ``this`` and the other number, of ``that``, which it exceeds.
+    It holds in part if only some of the numbers are better.
     """
 
     text: str
     this: BaseRecipe
     that: BaseRecipe
+    #: quantities of which ``this`` has the higher value. A pair compares its first quantity of
+    #: ``this`` with its second quantity of ``that``.
     higher: tuple[Quantity | tuple[Quantity, Quantity], ...] = ()
-    lower: tuple[Quantity, ...] = ()
+    lower: tuple[Quantity, ...] = ()  #: quantities of which ``this`` has the lower value
 
     @property
     def recipes(self) -> tuple[BaseRecipe, ...]:
         return self.this, self.that
 
     def judge(self, measured: Measured) -> Verdict:
-        shown, good = [], []
+        texts, is_better = [], []
         for number in (*self.higher, *self.lower):
             first, second = number if isinstance(number, tuple) else (number, number)
             this = Side(self.this, first, measured(self.this, first))
@@ -72,15 +74,15 @@ class Better:
             if not this.values or not that.values:
                 return Verdict("", None)
             more, less = (this, that) if number in self.higher else (that, this)
-            good.append(_is_more(measured, more, less))
-            of_other = f"{second.label} " if isinstance(number, tuple) else ""
-            shown.append(f"{first.label} {this.mean} against {of_other}{that.mean}")
-        return Verdict("; ".join(shown), _verdict(good))
+            is_better.append(_is_more(measured, more, less))
+            other_label = f"{second.label} " if isinstance(number, tuple) else ""
+            texts.append(f"{first.label} {this.mean} against {other_label}{that.mean}")
+        return Verdict("; ".join(texts), _verdict(is_better))
 
 
 @dataclass(frozen=True)
 class Best:
-    """The first model has the highest, or the lowest, value of a number among several."""
+    """The claim that the first of several models has the highest (or lowest) value of a number."""
 
     text: str
     recipes: tuple[BaseRecipe, ...]
@@ -88,21 +90,24 @@ class Best:
     lowest: bool = False
 
     def judge(self, measured: Measured) -> Verdict:
-        sides = [Side(one, self.number, measured(one, self.number)) for one in self.recipes]
+        sides = [Side(r, self.number, measured(r, self.number)) for r in self.recipes]
         if not all(side.values for side in sides):
             return Verdict("", None)
         this, *others = sides
         pairs = [(other, this) if self.lowest else (this, other) for other in others]
-        told = ", ".join(f"{side.recipe.name.split('/')[-1]} {side.mean}" for side in sides)
+        means = ", ".join(f"{side.recipe.name.split('/')[-1]} {side.mean}" for side in sides)
         return Verdict(
-            f"{self.number.label}: {told}",
+            f"{self.number.label}: {means}",
             _verdict([_is_more(measured, more, less) for more, less in pairs]),
         )
 
 
 @dataclass(frozen=True)
 class Within:
-    """Numbers of models are at least ``least``: all of them, some, or none."""
+    """The claim that numbers of models are at least ``least``.
+
+    It holds in part if only some of the models, numbers and seeds reach ``least``.
+    """
 
     text: str
     recipes: tuple[BaseRecipe, ...]
@@ -111,55 +116,59 @@ class Within:
     control: bool = False  #: whether the values of the untrained models are shown too
 
     def judge(self, measured: Measured) -> Verdict:
-        shown, inside = [], []
+        texts, is_within = [], []
         for recipe in self.recipes:
             for number in self.numbers:
                 values = measured(recipe, number)
                 if not values:
                     return Verdict("", None)
-                inside += [value >= self.least for value in values]
+                is_within += [value >= self.least for value in values]
                 is_named = len(self.recipes) > 1 and number is self.numbers[0]
-                whose = f"{recipe.name.split('/')[-1]}: " if is_named else ""
-                told = ", ".join(map(number.write, values))
+                name = f"{recipe.name.split('/')[-1]}: " if is_named else ""
+                text = f"{name}{number.label} {', '.join(map(number.write, values))}"
                 if self.control and (before := measured(recipe, number.untrained)):
-                    told += f" (untrained {number.write(statistics.mean(before))})"
-                shown.append(f"{whose}{number.label} {told}")
-        return Verdict("; ".join(shown), _verdict(inside))
+                    text += f" (untrained {number.write(statistics.mean(before))})"
+                texts.append(text)
+        return Verdict("; ".join(texts), _verdict(is_within))
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Numbers of models are better than before their first step: of all models, some, or none."""
+    """The claim that numbers of models are better than those of the untrained models.
+
+    It holds in part if only some of the models and numbers are better.
+    """
 
     text: str
     recipes: tuple[BaseRecipe, ...]
     numbers: tuple[Quantity, ...]
     lower: bool = False
-    why: str = ""  #: what explains numbers that are not better
+    why: str = ""  #: explanation that is shown unless the claim holds
 
     def judge(self, measured: Measured) -> Verdict:
-        told = [self._judge(measured, number) for number in self.numbers]
-        good = [is_better for _, found in told for is_better in found]
-        verdict = _verdict(good) if good else None
-        because = f". {self.why}" if verdict in (DOES_NOT, IN_PART) else ""
-        return Verdict("; ".join(text for text, _ in told) + because, verdict)
+        judged = [self._judge(measured, number) for number in self.numbers]
+        is_better = [better for _, of_models in judged for better in of_models]
+        verdict = _verdict(is_better) if is_better else None
+        explanation = f". {self.why}" if verdict in (DOES_NOT, IN_PART) else ""
+        return Verdict("; ".join(text for text, _ in judged) + explanation, verdict)
 
     def _judge(self, measured: Measured, number: Quantity) -> tuple[str, list[bool | None]]:
         """Return a sentence on one number, and for every model whether training improved it."""
-        shown, good = [], []
+        texts, is_better = [], []
         for recipe in self.recipes:
             after, before = (
-                Side(recipe, one, measured(recipe, one)) for one in (number, number.untrained)
+                Side(recipe, q, measured(recipe, q)) for q in (number, number.untrained)
             )
             if after.values and before.values:
                 more, less = (before, after) if self.lower else (after, before)
-                good.append(_is_more(measured, more, less))
-                shown.append(f"{recipe.name} {after.mean} from {before.mean}")
-        better = [text for text, is_better in zip(shown, good, strict=True) if is_better]
-        found = (
-            f"{number.label}: better by two standard errors in {len(better)} of {len(good)} models"
+                is_better.append(_is_more(measured, more, less))
+                texts.append(f"{recipe.name} {after.mean} from {before.mean}")
+        improved = [text for text, better in zip(texts, is_better, strict=True) if better]
+        sentence = (
+            f"{number.label}: better by two standard errors in {len(improved)} of {len(texts)} "
+            "models"
         )
-        return f"{found}{': ' * bool(better)}{', '.join(better)}", good
+        return f"{sentence}{': ' * bool(improved)}{', '.join(improved)}", is_better
 
 
 Claim = Better | Best | Within | Learned
@@ -168,14 +177,13 @@ Claim = Better | Best | Within | Learned
 def distance(
     measured: Measured, recipes: Sequence[BaseRecipe], numbers: Sequence[Quantity]
 ) -> tuple[float, int] | None:
-    """Return how far a table is from the paper's, and the count of its numbers, if it was measured.
+    """Return the distance of a table from the paper's and the number of compared values, or None.
 
-    The distance is in units of the spread over seeds: the mean, over the columns and numbers that
-    the paper reports, of ``|ours − published| / max(our spread, published spread)``. A spread of at
-    least half a unit of the last printed digit is assumed. The definition was fixed before the runs
-    that it compares.
+    The distance is the mean of ``|ours − published| / max(our spread, published spread)`` over the
+    values that the paper reports. Spreads are standard deviations over seeds, and at least half a
+    unit of the last printed digit. The definition was fixed before the runs that it compares.
     """
-    found = []
+    distances = []
     for recipe in recipes:
         for number in numbers:
             claim, values = number.of(recipe.claims), measured(recipe, number)
@@ -187,28 +195,29 @@ def distance(
                 published,
                 0.5 * 10.0**-number.digits,
             )
-            found.append(abs(statistics.mean(values) - mean) / spread)
-    return (statistics.mean(found), len(found)) if found else None
+            distances.append(abs(statistics.mean(values) - mean) / spread)
+    return (statistics.mean(distances), len(distances)) if distances else None
 
 
 def _spread(measured: Measured, side: Side) -> float | None:
-    """Return the standard deviation over seeds; that of comparable models for a single seed."""
+    """Return the standard deviation over seeds; for a single seed, that of comparable models."""
     if len(side.values) > 1:
         return statistics.stdev(side.values)
     return measured.spread(side.recipe, side.number)
 
 
-def _verdict(good: Sequence[bool | None]) -> str:
-    if any(good):
-        return HOLDS if all(good) else IN_PART
-    return DOES_NOT if False in good else UNDECIDED
+def _verdict(agrees: Sequence[bool | None]) -> str:
+    """Return the verdict on a claim from its comparisons. None is an undecided comparison."""
+    if any(agrees):
+        return HOLDS if all(agrees) else IN_PART
+    return DOES_NOT if False in agrees else UNDECIDED
 
 
 def _is_more(measured: Measured, more: Side, less: Side) -> bool | None:
     """Return whether the mean of ``more`` exceeds that of ``less`` by ``ENOUGH`` standard errors.
 
-    A single seed is given the spread of comparable models. The result is None if a single seed
-    leaves the claim undecided: its spread is unknown, or the difference is too small.
+    A single seed has the spread of comparable models. The result is None if a single seed leaves
+    the claim undecided, because its spread is unknown or the difference is too small.
     """
     squares = []
     for side in (more, less):

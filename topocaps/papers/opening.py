@@ -1,4 +1,4 @@
-"""The opening of the results page: what was found in short, and what was run."""
+"""The opening of the results page: a summary of the results, and the list of runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from topocaps.papers.table import Table, markdown
 from topocaps.papers.tables import TABLES
 from topocaps.study.quantity import ABSENT
 
-#: How far a number may be from the paper's to be close: by the first key, absolute or relative.
+#: By the first key of a number: the absolute and the relative distance from the paper's number
+#: within which ours is close to it.
 _CLOSE = {"log_px_paper": (1.0, 0.0), "equivariance_error": (0.0, 0.05), "capcorr": (0.06, 0.0)}
-_DATA = {"mnist": "MNIST", "sprites": "sprites"}  #: by the first part of the name of a recipe
+_DATA = {"mnist": "MNIST", "sprites": "sprites"}  # by the first part of the name of a recipe
 _LABELS = {"log_px_paper": "log p(x)", "equivariance_error": "E_eq", "capcorr": "CapCorr"}
 _EXPLAINED = "- [Findings](../docs/findings.md) explains what the models learn."
 _COUNTED = {HOLDS: "hold", IN_PART: "hold in part", DOES_NOT: "do not hold"}
 _CLOSENESS = (
-    "*Close* is within 1 nat of log p(x), 5 % of E_eq, and .06 of CapCorr. It compares a number "
-    "with the paper's; a verdict below compares models with each other, or with the untrained "
-    "network."
+    "A number is *close* to the paper's within 1 nat of log p(x), 5 % of E_eq, or 0.06 of CapCorr. "
+    "The verdicts below compare models with each other, or with the untrained network."
 )
 #: Tables of predictions that the opening quotes, by their data.
 _PREDICTIONS = {
@@ -33,39 +33,39 @@ _PREDICTIONS = {
 Judged = Mapping[str, Sequence[tuple[Claim, Verdict]]]
 
 
-def opening(results: Results, told: Iterable[str], judged: Judged) -> list[str]:
+def opening(results: Results, section_names: Iterable[str], judged: Judged) -> list[str]:
     """Return the first parts of the page.
 
     Args:
-        told: names of the sections of the page, to which the opening links.
+        section_names: names of the sections of the page, to which the opening links.
         judged: claims and verdicts, by section.
     """
-    sections = set(told)
+    sections = set(section_names)
     lines = [*_reproduced(results), *_verdicts(judged), *_predictions(results, sections)]
     short = ["## In short", "\n".join([*lines, _EXPLAINED])] if lines else []
     return [*short, *_what_was_run(results, sections)]
 
 
 def _reproduced(results: Results) -> list[str]:
-    """Say how many numbers are close to the papers', by data."""
+    """Return lines on how many numbers are close to the papers', by data."""
     close: dict[str, dict[str, dict[tuple[object, ...], bool]]] = {}
     for table in TABLES.values():
         for recipe, key, near in _compared(table, results):
             of_data = close.setdefault(_DATA[recipe.split("/")[0]], {})
             of_data.setdefault(_LABELS[key[0]], {})[recipe, key] = near
-    told = [
+    shares = [
         f"{data}: {', '.join(_share(label, near.values()) for label, near in labels.items())}"
         for data, labels in close.items()
     ]
-    if not told:
+    if not shares:
         return []
-    lines = [f"- **Numbers close to the papers'**: {'; '.join(told)}."]
+    lines = [f"- **Numbers close to the papers'**: {'; '.join(shares)}."]
     missing = [f"`{name}`" for name in ("table1", "table2") if not _has_runs(TABLES[name], results)]
     if missing:
         lines.append(
             f"- The settings of the released code have not been run ({', '.join(missing)}). The "
-            "papers' numbers were made with them; [differences](../docs/differences.md) lists how "
-            "those of the text differ."
+            "papers' numbers were made with them. [Differences](../docs/differences.md) lists how "
+            "the settings of the text differ from them."
         )
     return lines
 
@@ -75,40 +75,43 @@ def _has_runs(table: Table, results: Results) -> bool:
 
 
 def _verdicts(judged: Judged) -> list[str]:
-    """Say how many claims hold, by section."""
+    """Return lines on how many claims hold, by section."""
     lines = []
     for name, claims in judged.items():
-        counts = Counter(found.verdict for _, found in claims if found.verdict is not None)
+        counts = Counter(v.verdict for _, v in claims if v.verdict is not None)
         if counts:
-            told = [f"{counts[one]} {words}" for one, words in _COUNTED.items() if counts[one]]
+            parts = [f"{counts[key]} {verb}" for key, verb in _COUNTED.items() if counts[key]]
             if counts[UNDECIDED]:
-                told.append(f"{counts[UNDECIDED]} are not decided (single seeds)")
-            lines.append(f"- **[The papers' {name}](#{name})**: {', '.join(told)}.")
+                parts.append(f"{counts[UNDECIDED]} are not decided (single seeds)")
+            lines.append(f"- **[The papers' {name}](#{name})**: {', '.join(parts)}.")
     return lines
 
 
 def _predictions(results: Results, sections: set[str]) -> list[str]:
-    """Say how well each kind of model predicts hidden frames."""
-    told = []
+    """Return lines on the gains of models on hidden frames."""
+    lines = []
     for data, name in _PREDICTIONS.items():
         quantities = TABLES[name].quantities
-        gain = next(one for one in quantities if one.label == "5 visible" and not one.group)
-        shown = [
+        gain = next(q for q in quantities if q.label == "5 visible" and not q.group)
+        gains = [
             f"`{recipe.name}` {gain.write(statistics.mean(values))}"
             for recipe in TABLES[name].recipes
             if (values := results(recipe, gain))
         ]
-        if shown and name in sections:
-            told.append(f"  - [{data}](#{name}): {', '.join(shown)}")
-    head = "- **Gain on hidden frames**, 5 visible; 1 is perfect, 0 as good as the mean frame:"
-    return [head, *told] if told else []
+        if gains and name in sections:
+            lines.append(f"  - [{data}](#{name}): {', '.join(gains)}")
+    head = (
+        "- **Gain on hidden frames** with 5 visible frames (1 is perfect, 0 is as good as the mean "
+        "frame):"
+    )
+    return [head, *lines] if lines else []
 
 
 def _what_was_run(results: Results, sections: set[str]) -> list[str]:
-    """Say what was run, by table, and how many of its numbers are close to the paper's."""
+    """Return the table of runs, and how many numbers of each table are close to the paper's."""
     header = ("table", "models run", "seeds of each", "failed runs", "numbers close to the paper's")
     lines: list[Sequence[str]] = [header]
-    absent, whole = [], 0
+    absent, complete = [], 0
     for name, table in TABLES.items():
         counts = [len(results.of(recipe)) for recipe in table.recipes]
         failed = sum(results.failed(recipe) for recipe in table.recipes)
@@ -116,15 +119,15 @@ def _what_was_run(results: Results, sections: set[str]) -> list[str]:
             absent.append(f"`{name}` ({table.title})")
             continue
         seeds = sorted({count for count in counts if count})
-        shown = ABSENT if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        span = ABSENT if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         title = f"[{table.title}](#{name})" if name in sections else table.title
-        whole += all(counts)
+        complete += all(counts)
         models = f"{sum(count > 0 for count in counts)} of {len(counts)}"
-        lines.append([title, models, shown, str(failed or ABSENT), _closeness(table, results)])
+        lines.append([title, models, span, str(failed or ABSENT), _closeness(table, results)])
     return [
         "## What was run",
-        f"Of {len(TABLES)} tables and figures, {whole} have runs of all their models, "
-        f"{len(lines) - 1 - whole} of some, and {len(absent)} of none.",
+        f"Of {len(TABLES)} tables and figures, {complete} have runs of all their models, "
+        f"{len(lines) - 1 - complete} of some of them, and {len(absent)} of none.",
         markdown(lines),
         _CLOSENESS,
         *([f"Not run: {'; '.join(absent)}."] if absent else []),
@@ -132,7 +135,7 @@ def _what_was_run(results: Results, sections: set[str]) -> list[str]:
 
 
 def _closeness(table: Table, results: Results) -> str:
-    """Say how many numbers of a table are close to the paper's."""
+    """Return the numbers of a table that are close to the paper's, as shares."""
     counts: dict[str, list[bool]] = {}
     for _, key, near in _compared(table, results):
         counts.setdefault(_LABELS[key[0]], []).append(near)
@@ -140,7 +143,7 @@ def _closeness(table: Table, results: Results) -> str:
 
 
 def _compared(table: Table, results: Results) -> Iterable[tuple[str, tuple[str, ...], bool]]:
-    """Return the recipe and the key of numbers that the paper gives, and whether ours is close."""
+    """Yield the recipe's name and the key of each published number, and whether ours is close."""
     for recipe in table.recipes:
         for quantity in table.quantities:
             claim = quantity.of(table.claims.get(recipe.name, recipe.claims))
@@ -148,10 +151,11 @@ def _compared(table: Table, results: Results) -> Iterable[tuple[str, tuple[str, 
             if quantity.key[0] in _CLOSE and claim is not None and values:
                 absolute, relative = _CLOSE[quantity.key[0]]
                 published = claim[0] if isinstance(claim, tuple | list) else claim
-                off = abs(statistics.mean(values) - published)
-                yield recipe.name, quantity.key, off <= absolute + relative * abs(published)
+                difference = abs(statistics.mean(values) - published)
+                is_close = difference <= absolute + relative * abs(published)
+                yield recipe.name, quantity.key, is_close
 
 
 def _share(label: str, near: Iterable[bool]) -> str:
-    all_of_them = list(near)
-    return f"{label} {sum(all_of_them)} of {len(all_of_them)}"
+    flags = list(near)
+    return f"{label} {sum(flags)} of {len(flags)}"

@@ -1,4 +1,4 @@
-"""The pictures of the results page: what models predict, and curves of stored numbers."""
+"""The pictures of the results page: predictions of models, and curves of stored numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from topocaps.study.recipe import Recipe
 from topocaps.study.side_by_side import fills
 from topocaps.training import RunFolder
 
-SHOWN = 6  # sequences in the picture of predicted frames
+SHOWN = 6  # number of sequences in the picture of predictions
 _BY_VISIBLE, _BY_DISTANCE, _PREDICTED = "by-visible", "by-distance", "predicted"
-_CUT_OFF = "Means over seeds; what is below −1.5 is cut off."
+_CUT_OFF = "Curves are means over seeds. Values below −1.5 are cut off."
 
-#: Captions, by the ending of the file.
+#: Captions by the ending of the name of the file.
 PICTURES = {
     _PREDICTED: RollingEvaluation.captions["predicted"],
     _BY_VISIBLE: f"{RollingEvaluation.captions['by_visible']} {_CUT_OFF}",
@@ -36,11 +36,13 @@ PICTURES = {
 
 
 def draw_predicted(name: str, out: Path, runs: Path, data: Path | None = None) -> None:
-    """Draw what the models of a table predict, side by side, if they are all evaluated.
+    """Draw the predictions of the models in ``Table.predicted``, if all of them are evaluated.
 
     Args:
+        name: name of the table.
         out: folder of the picture.
         runs: folder of the run folders. The run of the first seed is drawn for each recipe.
+        data: folder of the data.
     """
     table = TABLES.get(name)
     recipes = [r for r in table.recipes if r.name in table.predicted] if table else []
@@ -56,7 +58,7 @@ def draw_predicted(name: str, out: Path, runs: Path, data: Path | None = None) -
 
 
 def draw(results: Results) -> None:
-    """Draw the figures of numbers from the stored results."""
+    """Draw all curves from the stored results."""
     _draw_lags(results)
     _draw_capcorr(results)
     _draw_probes(results)
@@ -66,17 +68,21 @@ def draw(results: Results) -> None:
 
 
 def _draw_lags(results: Results) -> None:
+    """Draw the costs by lag of the first seed of each model."""
     for data, table in (("mnist", "table4"), ("sprites", "table5")):
-        found = _by_model(results, TABLES[table])
-        if found:
-            drawn = figures.by_lag({model: seeds[0] for model, seeds in found.items()})
-            figures.save(drawn, results.folder / f"{data}-by-lag.png")
+        by_model = _by_model(results, TABLES[table])
+        if by_model:
+            figure = figures.by_lag({model: seeds[0] for model, seeds in by_model.items()})
+            figures.save(figure, results.folder / f"{data}-by-lag.png")
 
 
 def _by_model(results: Results, table: Table) -> dict[str, list[dict[str, Any]]]:
-    """Return the results of the models of a table that have any, by the end of their names."""
-    found = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in table.recipes}
-    return {model: seeds for model, seeds in found.items() if seeds}
+    """Return the results of the models of a table, by the last part of their names.
+
+    Models without results are left out.
+    """
+    by_model = {recipe.name.split("/")[-1]: results.of(recipe) for recipe in table.recipes}
+    return {model: seeds for model, seeds in by_model.items() if seeds}
 
 
 def _draw_capcorr(results: Results) -> None:
@@ -88,10 +94,10 @@ def _draw_capcorr(results: Results) -> None:
         kind = recipe.name.split("/")[-1].split("-")[0]
         window, sites = recipe.topography.window, recipe.topography.shape[0]
         length = 0.0 if window == 1 else window / sites / 2
-        for one in results.of(recipe):
+        for result in results.of(recipe):
             for label, metrics in (
-                (kind, one),
-                (f"{kind}, untrained", one["untrained"]),
+                (kind, result),
+                (f"{kind}, untrained", result["untrained"]),
                 (f"{kind}, paper", recipe.claims),
             ):
                 value = _mean_capcorr(metrics)
@@ -100,10 +106,10 @@ def _draw_capcorr(results: Results) -> None:
     if not points:
         return
     figure, (axis,) = figures.canvas(1, 1, (6.4, 3.6))
-    for label, found in points.items():
-        lengths = sorted(found)
+    for label, by_length in points.items():
+        lengths = sorted(by_length)
         style = "--" if "untrained" in label or "paper" in label else "-"
-        means = [statistics.mean(found[length]) for length in lengths]
+        means = [statistics.mean(by_length[length]) for length in lengths]
         axis.plot(lengths, means, style, marker="o", markersize=4, label=label)
     axis.legend(frameon=False)
     figures.finish(axis, "L / S", "CapCorr, mean of all factors")
@@ -111,30 +117,34 @@ def _draw_capcorr(results: Results) -> None:
 
 
 def _mean_capcorr(metrics: Mapping[str, Any]) -> float:
-    """Return the mean CapCorr of all factors; NaN if that of one is unknown."""
-    found = metrics["capcorr"].values()
-    values = [value[0] if isinstance(value, tuple) else value for value in found]  # of a paper
+    """Return the mean CapCorr of all factors; NaN if that of one factor is unknown."""
+    values = [
+        value[0] if isinstance(value, tuple) else value  # a paper's number has a spread
+        for value in metrics["capcorr"].values()
+    ]
     return math.nan if not values or None in values else statistics.mean(values)
 
 
 def _draw_probes(results: Results) -> None:
-    """Draw the accuracy of linear probes by number of labels: means and ranges over seeds."""
-    read: dict[str, dict[str, dict[float, list[float]]]] = {}
+    """Draw the means and ranges over seeds of the accuracy of probes, by the number of labels."""
+    by_features: dict[str, dict[str, dict[float, list[float]]]] = {}
     for model, seeds in _by_model(results, TABLES["probes"]).items():
-        for what, shares in (item for one in seeds for item in one.get("probes", {}).items()):
-            curve = read.setdefault(what, {}).setdefault(model, {})
+        for features, shares in (item for one in seeds for item in one.get("probes", {}).items()):
+            curve = by_features.setdefault(features, {}).setdefault(model, {})
             for labels, share in shares.items():
                 curve.setdefault(float(labels), []).append(share)
-    if not read:
+    if not by_features:
         return
-    figure, axes = figures.canvas(1, len(read), (1 + 3.6 * len(read), 3.6))
-    for axis, (what, models) in zip(axes, read.items(), strict=True):
-        for model, found in models.items():
-            means = [sum(shares) / len(shares) for shares in found.values()]
-            axis.plot(list(found), means, marker="o", markersize=4, label=model)
-            least, greatest = map(min, found.values()), map(max, found.values())
-            axis.fill_between(list(found), list(least), list(greatest), alpha=0.2, linewidth=0)
-        axis.set_title("probes on mean, spread, peak" if what == "pooled" else f"probes on {what}")
+    count = len(by_features)
+    figure, axes = figures.canvas(1, count, (1 + 3.6 * count, 3.6))
+    for axis, (features, models) in zip(axes, by_features.items(), strict=True):
+        for model, by_labels in models.items():
+            labels, shares = list(by_labels), by_labels.values()
+            axis.plot(labels, [sum(s) / len(s) for s in shares], "o-", markersize=4, label=model)
+            lowest, highest = list(map(min, shares)), list(map(max, shares))
+            axis.fill_between(labels, lowest, highest, alpha=0.2, linewidth=0)
+        is_pooled = features == "pooled"
+        axis.set_title(f"probes on {'mean, spread, peak' if is_pooled else features}")
         axis.set_xscale("log")
         axis.set_ylim(0, 1)
         figures.finish(axis, "labels", "accuracy" if axis is axes[0] else "")
@@ -143,33 +153,33 @@ def _draw_probes(results: Results) -> None:
 
 
 def _draw_gains(results: Results, name: str, table: Table) -> None:
-    """Draw the gains of a table of predictions, as means over seeds."""
-    found = _by_model(results, table)
-    gains = {model: _mean_gains(seeds) for model, seeds in found.items()}
+    """Draw the mean gains over seeds of a table of predictions."""
+    gains = {model: _mean_gains(seeds) for model, seeds in _by_model(results, table).items()}
     if gains:
-        for drawn, ending in (
+        for figure, ending in (
             (rolling_figures.by_visible(gains), _BY_VISIBLE),
             (rolling_figures.by_distance(gains), _BY_DISTANCE),
         ):
-            figures.save(drawn, results.folder / f"{name}-{ending}.png")
+            figures.save(figure, results.folder / f"{name}-{ending}.png")
 
 
 def _mean_gains(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the mean gains over seeds, in the form that single results have."""
+    """Return the mean gains over seeds, in the form of the gains of a single result."""
     counts = results[0].get(VISIBLE, {})
-    each = {count: [one[VISIBLE][count] for one in results] for count in counts}
+    by_count = {count: [result[VISIBLE][count] for result in results] for count in counts}
     return {
         count: {
-            "gain": _mean([one["gain"] for one in found]),
+            "gain": _mean([gains["gain"] for gains in seeds]),
             "by_distance": {
-                n: _mean([one["by_distance"].get(n) for one in found])
-                for n in found[0]["by_distance"]
+                n: _mean([gains["by_distance"].get(n) for gains in seeds])
+                for n in seeds[0]["by_distance"]
             },
         }
-        for count, found in each.items()
+        for count, seeds in by_count.items()
     }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known, or None."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None

@@ -1,7 +1,6 @@
-"""The numbers of the papers' tables and claims.
+"""The quantities of the papers' tables and claims.
 
-What the paper and its released code call log p(x) has a longer label in tables, where the bound
-stands beside it.
+Tables show the paper's log p(x) beside a lower bound, so its label there names the estimator.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ AGREEMENT = tuple(Quantity(("capcorr_agreement", f), f, 2) for f in SPRITE_FACTO
 HELD = replace(
     GAIN,
     key=("held", *GAIN.key),
-    label="gain of t as it is, not rolled",
-    spread_like=GAIN.key,  # of which few runs have seeds
+    label="gain of t without a roll",
+    spread_like=GAIN.key,  # few models have several seeds of it
 )
 COMBINED_GAIN = replace(
     GAIN, key=("generalisation", *GAIN.key), label="gain, rotation and hue together"
@@ -57,16 +56,17 @@ MAP = (
 TRAVERSALS = (gain_of("x"), gain_of("y"), GAIN, ERROR)
 OWN_AXES = (own_axis_of("x"), own_axis_of("y"))
 MISSING = tuple(
-    Quantity(("missing", key, way), way, 0, group=f"{share} missing")
+    Quantity(("missing", key, method), method, 0, group=f"{share} missing")
     for key, share in (("0.1", "10 %"), ("0.3", "30 %"), ("0.5", "50 %"))
-    for way in ("filled", "held", "mean")
+    for method in ("filled", "held", "mean")
 )
 
 
-def _probes(*reads: str) -> tuple[Quantity, ...]:
+def _probes(*features: str) -> tuple[Quantity, ...]:
+    """Return accuracies of probes of moving digits, with a line for each kind of features."""
     return tuple(
-        Quantity(("probes", read, str(labels)), f"{labels:,} labels", 3, group=read)
-        for read in reads
+        Quantity(("probes", name, str(labels)), f"{labels:,} labels", 3, group=name)
+        for name in features
         for labels in (10, 100, 1000, 10_000)
     )
 
@@ -94,16 +94,19 @@ def predictions(
     returning: Sequence[int] = (),
     poses: Mapping[str, str] | None = None,
 ) -> tuple[Quantity, ...]:
-    """Gains by the number of visible frames, over all factors and by factor; bounds; costs.
+    """Return the columns of a table of predictions: gains by visible frames, bounds and costs.
+
+    The first line of a model has gains over all factors. Arguments add further lines.
 
     Args:
-        factors: factors that have a line of their own.
-        repeated: factors that have a line on which hidden frames that equal a visible one count.
-        speeds: speeds, without sign, that have a line for each of these factors, or one line if
-            there are no factors.
-        returning: of these speeds, those that have lines on which hidden frames that equal a
-            visible one count.
-        poses: lines of hidden frames by pose, {line: "in_training" or "not_in_training"}.
+        factors: factors that have a line.
+        repeated: factors that have an additional line, in which hidden frames that equal a visible
+            one count.
+        speeds: absolute speeds that have a line for each of ``factors``, or a single line if there
+            are no factors.
+        returning: those of ``speeds`` that have additional lines, in which hidden frames that equal
+            a visible one count.
+        poses: lines for hidden frames by their pose, {label: "in_training" or "not_in_training"}.
     """
     lines: dict[str, tuple[str, ...]] = {"": (), **{f: ("by_factor", f) for f in factors}}
     lines |= {f"{f}, all frames": ("all_frames", "by_factor", f) for f in repeated}
@@ -111,10 +114,10 @@ def predictions(
     of_factors: dict[str, tuple[str, ...]] = {f"{f}, ": ("by_factor", f) for f in factors}
     for name, path in (of_factors or {"": ("gain",)}).items():
         for speed in speeds:
-            line, at = f"{name}speed {speed}", ("by_speed", str(speed))
-            lines[line] = (*at, *path)
+            line, key = f"{name}speed {speed}", ("by_speed", str(speed))
+            lines[line] = (*key, *path)
             if speed in returning:
-                lines[f"{line}, all frames"] = (*at, "all_frames", *path)
+                lines[f"{line}, all frames"] = (*key, "all_frames", *path)
     return (
         *(
             Quantity(
@@ -130,12 +133,13 @@ def predictions(
 
 
 def _interval(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of the interval of the gain with this path."""
     if path[-2:-1] == ("by_factor",):
         return (*path[:-2], "intervals", path[-1])
     return (*path[:-1], "interval")
 
 
-#: What probes read of a model: labels, and keys of the results.
+#: Labels of the features of probes, and their keys in results.
 LATENTS = (
     ("t⁰", "presences"), ("t⁰, A⁰", "presences and poses"), ("μ, σ", "posterior"),
 )  # fmt: skip
@@ -143,7 +147,11 @@ _MOVES = ("0", "45", "90", "135", "180", "affnist-style", "affnist")
 
 
 def probed(protocol: str) -> tuple[Quantity, ...]:
-    """Accuracies of probes that are fitted on upright digits, or ``refitted`` on moved ones."""
+    """Return accuracies of probes on moved digits.
+
+    Args:
+        protocol: "accuracy" if probes are fitted on upright digits, "refitted" if on moved ones.
+    """
     return tuple(
         Quantity((protocol, key, moves), f"{moves}{'°' * moves.isdigit()}", 3, group=label)
         for label, key in LATENTS
@@ -152,7 +160,7 @@ def probed(protocol: str) -> tuple[Quantity, ...]:
 
 
 def free_form(label: str, *key: str, digits: int = 3) -> Quantity:
-    """A number of free-form inference."""
+    """Return a quantity of free-form inference."""
     return Quantity(("free_form", *key), label, digits)
 
 

@@ -1,4 +1,4 @@
-"""Reproduction of the papers' tables and figures: missing runs, stored results, the page."""
+"""Reproduction of the papers' tables: run what is missing, store results, write the page."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from topocaps.study.runs import Job, Say, run_jobs, train_jobs
 from topocaps.training.run import choose_device
 from topocaps.training.store import RunFolder
 
-#: Seconds per step of a model in a table, measured on an H200: batches of at most ``SMALL``
-#: sequences, the same with normalised weights, larger batches, part-whole models. Convolutions: of
-#: a rolling VAE of sprites, beside two other programs.
+#: Seconds per step of a model that trains with its table, measured on an H200. *small*: batches of
+#: at most ``SMALL`` sequences. *normed*: the same with normalised weights. *large*: larger batches.
+#: *parts*: part-whole models. *convolutions*: a rolling VAE of sprites, beside two other programs.
 H200_SECONDS = {
     "small": 113e-6, "normed": 150e-6, "large": 0.83e-3, "parts": 1.85e-3, "convolutions": 10e-3,
 }  # fmt: skip
@@ -52,14 +52,15 @@ def reproduce(
 ) -> Path:
     """Run the missing models of tables, store every result, and return the page of all results.
 
-    A result that is stored already is not run again. Models of all ``tables`` train together where
-    their data and number of steps agree.
+    Stored results are not run again. Models of all ``tables`` train together if they have the same
+    data and number of steps.
 
     Args:
+        tables: names of tables, or "claims".
         out: folder of the results.
         runs: folder of the run folders.
-        epochs: epochs of a short trial; full runs by default.
-        seeds: number of seeds of each model; each table's own number by default.
+        epochs: number of epochs of a short trial; full runs by default.
+        seeds: number of seeds of each model; by default that of its table.
         data: folder of the data.
         say: called with every line of progress.
     """
@@ -73,18 +74,18 @@ def reproduce(
             f"{counted(max(seeds or table_of(name).seeds for name in tables), 'seed')}. "
             f"Results go to {out}/."
         )
-    # a short run measures only what the given tables show, a full run what any table shows
-    asked = None
+    # a short run measures only metrics that the given tables show, a full run those of all tables
+    metrics = None
     if epochs is not None and "claims" not in tables:
-        asked = {q.key[0] for name in tables for q in table_of(name).quantities}
-    measure = _Measurement(results, asked, data, device)
+        metrics = {q.key[0] for name in tables for q in table_of(name).quantities}
+    measurement = _Measurement(results, metrics, data, device)
     for jobs in programs:
-        measure.of_program(jobs, say)
+        measurement.run(jobs, say)
     for job in itertools.chain(*programs):
         _keep_failure(job, results)
     if epochs is not None:
         for name in tables:
-            say(_how_long(name, results, epochs))
+            say(_estimate(name, results, epochs))
     for name in tables:
         draw_predicted(name, out, runs, data)
     draw(results)
@@ -99,27 +100,27 @@ def _programs(
     seeds: int | None,
     say: Say,
 ) -> list[list[Job]]:
-    """Return the missing runs of tables, each once, as lists of jobs that may train together."""
+    """Return the missing runs of tables without duplicates, as lists that may train together."""
     programs: dict[str, list[Job]] = {}
     planned: set[Path] = set()
     for name in tables:
-        table, found = table_of(name), missing(name, results, runs, epochs, seeds)
-        stored = len(table.recipes) * (seeds or table.seeds) - len(found)
-        say(f"{name}: {stored} results stored, {len(found)} to run")
-        for job in found:
+        table, jobs = table_of(name), missing(name, results, runs, epochs, seeds)
+        stored = len(table.recipes) * (seeds or table.seeds) - len(jobs)
+        say(f"{name}: {stored} results stored, {len(jobs)} to run")
+        for job in jobs:
             if job.out not in planned:
                 program = job.recipe.name if table.one_by_one else ""
                 programs.setdefault(program, []).append(job)
-        planned |= {job.out for job in found}
+        planned |= {job.out for job in jobs}
     return list(programs.values())
 
 
 def missing(
     name: str, results: Results, runs: Path, epochs: int | None = None, seeds: int | None = None
 ) -> list[Job]:
-    """Return the missing runs of a table; refuse results of other settings."""
+    """Return the missing runs of a table. Raise `BadInput` for full results of other settings."""
     table = table_of(name)
-    recipes = table.recipes if epochs is None else [one.shortened(epochs) for one in table.recipes]
+    recipes = table.recipes if epochs is None else [r.shortened(epochs) for r in table.recipes]
     return [
         Job(
             recipe,
@@ -135,15 +136,15 @@ def missing(
 
 def _keep_failure(job: Job, results: Results) -> None:
     """Store the failure of a job, or of the run that it starts from, if one of them failed."""
-    for part, said in ((job.before, "the run that it starts from failed: "), (job, "")):
-        if part is not None and (file := RunFolder(part.out).failure).exists():
-            found = read_json(file)
-            failure = {**found, "failure": f"{said}{found['failure']}"}
-            results.keep_failure(job.recipe, job.seed, failure)
+    for run, prefix in ((job.before, "the run that it starts from failed: "), (job, "")):
+        if run is not None and (file := RunFolder(run.out).failure).exists():
+            failure = read_json(file)
+            text = f"{prefix}{failure['failure']}"
+            results.keep_failure(job.recipe, job.seed, {**failure, "failure": text})
 
 
 def names() -> list[str]:
-    """Return the names of everything that can be reproduced."""
+    """Return the names of all tables and figures, and "claims"."""
     return [*TABLES, "claims"]
 
 
@@ -152,37 +153,38 @@ def groups() -> dict[str, tuple[str, ...]]:
     return GROUPS
 
 
-def named(what: Sequence[str]) -> list[list[str]]:
+def named(tables_or_groups: Sequence[str]) -> list[list[str]]:
     """Return the tables to reproduce, as lists that train together.
 
-    Tables that are named one by one are one list; each table of a group is a list of its own.
+    Tables that are given by their own names are one list. Each table of a group is another list.
     """
     known_groups = {"all": names(), **GROUPS}
-    for one in what:
-        if one not in {*known_groups, *names()}:
+    for name in tables_or_groups:
+        if name not in {*known_groups, *names()}:
             known = f"{', '.join((*names(), *GROUPS))} and all"
-            raise BadInput(f"cannot reproduce {one!r}; choose from {known}")
-    together = [one for one in what if one not in known_groups]
-    alone = [[name] for one in what for name in known_groups.get(one, [])]
+            raise BadInput(f"cannot reproduce {name!r}; choose from {known}")
+    together = [name for name in tables_or_groups if name not in known_groups]
+    alone = [[name] for group in tables_or_groups for name in known_groups.get(group, [])]
     return ([together] if together else []) + alone
 
 
-#: The models that claims need. Each claim names its own quantities.
+#: The models of all claims. It has no quantities, as each claim has its own.
 _OF_CLAIMS = Table(
     "Claims",
-    tuple({recipe.name: recipe for one in CLAIMS for recipe in one.recipes}.values()),
+    tuple({recipe.name: recipe for claim in CLAIMS for recipe in claim.recipes}.values()),
     quantities=(),
     seeds=1,
 )
 
 
 def table_of(name: str) -> Table:
-    """Return a table, a figure, or the models of the claims."""
+    """Return a table or figure by its name; for "claims", the models of the claims."""
     return _OF_CLAIMS if name == "claims" else TABLES[name]
 
 
 def _tables_of(recipe: BaseRecipe) -> list[Table]:
-    return [t for t in TABLES.values() if recipe.name in {one.name for one in t.recipes}]
+    """Return the tables that have this recipe as a row."""
+    return [t for t in TABLES.values() if recipe.name in {row.name for row in t.recipes}]
 
 
 @dataclass(frozen=True)
@@ -190,14 +192,14 @@ class _Measurement:
     """Trains runs, measures them and stores the results."""
 
     results: Results
-    asked: set[str] | None  #: names of extra metrics; those that any table shows, if None
+    metrics: set[str] | None  #: names of the extra metrics to measure; None: those of all tables
     data: Path | None
     device: str
 
-    def of_program(self, jobs: Sequence[Job], say: Say) -> None:
-        """Train jobs that may train together, then measure each; on a GPU, several at a time.
+    def run(self, jobs: Sequence[Job], say: Say) -> None:
+        """Train jobs together, then measure each of them. On a GPU, several processes measure.
 
-        A run that starts from the weights of another one is measured in this process.
+        If a job starts from the weights of another run, all are measured in this process.
         """
         workers = min(len(jobs), evaluation_workers(choose_device(self.device)))
         if workers < 2 or any(job.recipe.start for job in jobs):
@@ -208,11 +210,11 @@ class _Measurement:
         threads = max(1, torch.get_num_threads() // workers)
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         with ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,)) as pool:
-            for future in as_completed([pool.submit(self.of_trained, job) for job in jobs]):
+            for future in as_completed([pool.submit(self.measure_trained, job) for job in jobs]):
                 for line in future.result():
                     say(line)
 
-    def of_trained(self, job: Job) -> list[str]:
+    def measure_trained(self, job: Job) -> list[str]:
         """Measure a trained run and store the result; return the lines of progress."""
         lines: list[str] = []
         for run in run_jobs([job], self.data, self.device, lines.append, reports=False):
@@ -220,73 +222,77 @@ class _Measurement:
         return lines
 
     def keep(self, run: Finished[Any], say: Say) -> None:
-        """Measure the extra metrics of an evaluated run, draw its figures, store its result."""
+        """Measure the extra metrics of an evaluated run, draw its figures and store its result."""
         recipe, seed = run.recipe, run.metrics["seed"]
         extra = self._extra(run, say)
         control = {**run.metrics["untrained"], **extra.pop("untrained", {})}
         metrics = {**run.metrics, **extra, "untrained": control}
-        bounds = {str(n): one["elbo"] for n, one in enumerate(run.folder.records())}
-        if seed == 0:  # before the result is stored, as a stored one is not run again
-            self._show(run)
+        bounds = {str(n): record["elbo"] for n, record in enumerate(run.folder.records())}
+        if seed == 0:  # before the result is stored: runs with a stored result are skipped
+            self._draw(run)
         self.results.keep(recipe, seed, {**metrics, "elbo_by_epoch": bounds})
 
     def _extra(self, run: Finished[Any], say: Say) -> dict[str, Any]:
-        """Measure the extra metrics that are shown, and name the others as deferred."""
+        """Return the extra metrics that tables show, and a list of the others as deferred."""
         recipe, seed = run.recipe, run.metrics["seed"]
-        if self.asked is None:
+        if self.metrics is None:
             shown = {q.key[0] for table in _tables_of(recipe) for q in table.quantities}
         else:
-            shown = self.asked | self.results.names(recipe, seed)
+            shown = self.metrics | self.results.names(recipe, seed)
         run.model.to(choose_device(self.device))
-        found: dict[str, Any] = {}
+        measured: dict[str, Any] = {}
         deferred: list[str] = []
         for metric in evaluation_of(run.model).extra_metrics(run, self.data):
             if shown.intersection(metric.names):
                 say(f"{run.name}, seed {seed}: measuring {', '.join(metric.names)}")
-                found |= metric.measure()
+                measured |= metric.measure()
             else:
                 deferred += metric.names
         run.model.cpu()
-        return found | ({DEFERRED: deferred} if deferred else {})
+        return measured | ({DEFERRED: deferred} if deferred else {})
 
-    def _show(self, run: Finished[Any]) -> None:
-        """Draw the figures of a run that tables show, beside its results."""
+    def _draw(self, run: Finished[Any]) -> None:
+        """Draw the figures of a run that tables show into the folder of its results."""
         wanted = {table.picture for table in _tables_of(run.recipe)}
         held_out = run.recipe.data.load(self.data).held_out
         folder = self.results.path(run.recipe, 0).parent
         folder.mkdir(parents=True, exist_ok=True)
-        shown = evaluation_of(run.model).result_figures(run, held_out)
-        for name in wanted & shown.keys():
-            drawing.save(shown[name], folder, name, dpi=80)
+        drawings = evaluation_of(run.model).result_figures(run, held_out)
+        for name in wanted & drawings.keys():
+            drawing.save(drawings[name], folder, name, dpi=80)
 
 
 def evaluation_workers(device: torch.device) -> int:
-    """Return how many runs are measured at the same time.
+    """Return the number of processes that measure runs at the same time.
 
-    A measurement keeps two cores busy, and a small part of a GPU.
+    A measurement uses two cores, and a small part of a GPU.
     """
     return 1 if device.type == "cpu" else max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
-def _how_long(name: str, results: Results, epochs: int) -> str:
-    """Estimate the training time of the full table, here and on a GPU, from its short runs."""
+def _estimate(name: str, results: Results, epochs: int) -> str:
+    """Return a sentence on the training time of the full table, here and on a GPU.
+
+    The time here is estimated from short runs of ``epochs``.
+    """
     table = table_of(name)
-    found = [one for recipe in table.recipes for one in results.of(recipe)]
-    if not found:
+    stored = [result for recipe in table.recipes for result in results.of(recipe)]
+    if not stored:
         return f"{name}: no run finished, so there is no estimate of the full training time"
-    here = sum(one["seconds"] / one.get("together", 1) for one in found) / len(found) / epochs
-    whole = [recipe.training.epochs for recipe in table.recipes]
-    hours = table.seeds * here * sum(whole) / 3600
-    gpu = table.seeds * sum(map(_on_an_h200, table.recipes)) / 3600
-    length = f"{whole[0]}" if len(set(whole)) == 1 else f"{min(whole)} to {max(whole)}"
+    seconds = sum(one["seconds"] / one.get("together", 1) for one in stored)
+    per_epoch = seconds / len(stored) / epochs
+    full = [recipe.training.epochs for recipe in table.recipes]
+    hours = table.seeds * per_epoch * sum(full) / 3600
+    gpu_hours = table.seeds * sum(map(_h200_seconds, table.recipes)) / 3600
+    length = f"{full[0]}" if len(set(full)) == 1 else f"{min(full)} to {max(full)}"
     return (
-        f"{name} in full ({table.seeds * len(whole)} models, {length} epochs) would train for "
-        f"{_long(hours)} here, and about {_long(gpu)} on an H200"
+        f"{name} in full ({table.seeds * len(full)} models, {length} epochs) would train for "
+        f"{_duration(hours)} here, and about {_duration(gpu_hours)} on an H200"
     )
 
 
-def _on_an_h200(recipe: BaseRecipe) -> float:
-    """Return the seconds that a model trains on an H200, together with its table."""
+def _h200_seconds(recipe: BaseRecipe) -> float:
+    """Return the estimated training time of a model on an H200, in seconds."""
     training = recipe.training
     if isinstance(recipe, PartWholeRecipe):
         kind = "parts"
@@ -297,9 +303,9 @@ def _on_an_h200(recipe: BaseRecipe) -> float:
     else:
         kind = "normed" if isinstance(recipe, Recipe) and recipe.norm is not Norm.NONE else "small"
     steps = (training.epoch_size or 48_000) / training.batch * training.epochs
-    first = 0.0 if recipe.start is None else _on_an_h200(recipe.start)
-    return first + steps * H200_SECONDS[kind]
+    start = 0.0 if recipe.start is None else _h200_seconds(recipe.start)
+    return start + steps * H200_SECONDS[kind]
 
 
-def _long(hours: float) -> str:
+def _duration(hours: float) -> str:
     return f"{hours:,.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")

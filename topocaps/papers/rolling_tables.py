@@ -1,4 +1,4 @@
-"""Tables of what models predict of hidden frames: rolling VAEs beside the papers' models."""
+"""Tables of predictions of hidden frames: rolling VAEs beside the papers' models."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from topocaps.papers.recipes import letters, rolling
 from topocaps.papers.table import Table
 from topocaps.study.recipe import BaseRecipe
 
-#: Section of the page that explains these tables.
+#: The section of the results page that explains these tables.
 GUIDE = """<a id="hidden-frames"></a>
 
 ## How to read the tables of hidden frames
 
-These are the tables of rolling VAEs and of what they are compared with.
+These tables compare rolling VAEs with TVAEs, Bubbles and VAEs.
 
-- *n visible*: the gain on hidden frames when n contiguous frames of a held-out sequence are shown,
-  from a place that is drawn. All models are asked for the same frames. Hidden frames that equal a
-  visible one do not count, except in the lines *all frames*. Codes are posterior means. The values
-  of a single seed have 95 % intervals over at most 300 sequences.
-- *log p(x) ≥*: bounds with K samples, nats a frame. All frames are visible, and the bound of a
-  model with a given motion is conditional on it. Samples of a VAE are weighted frame by frame: its
-  frames are independent, so this is a bound on whole sequences, and tighter than with the weights
-  of whole sequences that the other models need.
-- *seconds*: of training, divided by the number of seeds that trained at the same time.
-- *Training*: the rolling VAE is shown some frames and asked for all, and so is a TVAE that is
-  *trained to predict hidden frames*. The other TVAEs, Bubble and VAE are trained as in the paper,
-  with all frames visible; frames are hidden from them only when gains are measured. They predict a
-  hidden frame by a roll of t of the nearest visible frame, one site a frame.
-- *Networks*: all models of a table have the same data, widths of networks and number of steps. TVAE
-  and Bubble have a second encoder, for u. Convolutional networks are alike in all models, and so is
-  their initialisation. Perceptrons of the rolling VAE have SiLU and are initialised as He et al.
-  (2015) propose. Those of TVAE, Bubble and VAE have ReLU and PyTorch's initialisation, as in the
-  paper.
-- *Optimisers*: of MNIST and of sprites of 64 x 64 pixels, the same for all models. Of letters, and
-  in tables for two cores, they differ: Adam with a learning rate of 0.003, β = (0.9, 0.99) and a
-  warm-up of 100 steps for the rolling VAE; with 0.002, (0.9, 0.95) and no warm-up for TVAE, Bubble
-  and VAE."""
+- *n visible*: the gain on hidden frames if n contiguous frames of a held-out sequence, at a random
+  position, are visible. All models predict the same frames. Hidden frames that equal a visible one
+  do not count, except in the lines *all frames*. Codes are posterior means. Values of a single seed
+  have 95 % intervals over at most 300 sequences.
+- *log p(x) ≥*: lower bounds with K samples, in nats per frame. All frames are visible. If a model
+  is given the motion, its bound is conditional on it. Frames of a VAE are independent, so its
+  samples are weighted for each frame. This is also a bound on whole sequences, and tighter than
+  with weights of whole sequences, which the other models need.
+- *seconds*: training time, divided by the number of seeds that trained at the same time.
+- *Training*: a rolling VAE sees some frames of a sequence in training, and decodes all of them. The
+  same holds for a TVAE that is *trained to predict hidden frames*. Other TVAEs, Bubbles and VAEs
+  are trained as in the paper, with all frames visible. Frames are hidden from them only when gains
+  are measured. They predict a hidden frame by a roll of t of the nearest visible frame, by one site
+  per frame.
+- *Networks*: all models of a table have the same data, widths of networks and number of steps.
+  TVAEs and Bubbles have a second encoder, for u. Convolutional networks and their initialisation
+  are the same for all models. Perceptrons of rolling VAEs have SiLU and the initialisation of He et
+  al. (2015). Perceptrons of TVAEs, Bubbles and VAEs have ReLU and PyTorch's initialisation, as in
+  the paper.
+- *Optimisers*: for MNIST and for sprites of 64 x 64 pixels, all models have the same optimiser. For
+  letters, and in tables for two cores, optimisers differ. Rolling VAEs have Adam with a learning
+  rate of 0.003, β = (0.9, 0.99) and a warm-up of 100 steps. TVAEs, Bubbles and VAEs have Adam with
+  a learning rate of 0.002, β = (0.9, 0.95) and no warm-up."""
 _READ = "[How to read it](#hidden-frames)."
 
 
@@ -49,7 +50,7 @@ def _predictions(
     seeds: int = 3,
     **lines: Any,
 ) -> Table:
-    """Return a table of gains on hidden frames; ``lines`` are arguments of `predictions`."""
+    """Return a table of gains on hidden frames, with ``lines`` as arguments of `predictions`."""
     return Table(
         title,
         recipes,
@@ -63,22 +64,23 @@ def _predictions(
 
 
 def _beside(name: str, networks: str = "") -> tuple[str, ...]:
-    """Return the names of a rolling VAE and of the TVAE and the VAE that it is compared with."""
+    """Return the names of a rolling VAE, and of the TVAE and the VAE of the same table."""
     return (name, *(f"{name}-{kind}{networks}" for kind in ("tvae", "vae")))
 
 
 def _probed(title: str, recipes: tuple[BaseRecipe, ...], seeds: int) -> Table:
+    """Return a table of linear probes of the class of digits."""
     return Table(
         title,
         recipes,
         PROBES_OF_CODES,
         picture="predicted",
         note="Test accuracy of a linear probe on moving digits in any pose and hue. The header "
-        "states the number of labelled training sequences. *t*: the code; a rolling VAE infers it "
+        "states the number of labelled training sequences. *t*: the code. A rolling VAE infers it "
         "from all frames, a topographic model from the frames of a window, a VAE from one frame. "
-        "*of one frame*: the code of a rolling VAE that sees one frame. *power*: the power of each "
-        "frequency along the sites of every capsule, which no roll changes. *pixels*: one frame. "
-        f"{_READ}",
+        "*of one frame*: the code that a rolling VAE infers from one frame. *power*: the power of "
+        "each frequency along the sites of every capsule, which no roll changes. *pixels*: those "
+        f"of one frame. {_READ}",
         seeds=seeds,
         one_by_one=True,
     )
@@ -89,17 +91,17 @@ _PROBED = ("mnist", "mnist-unknown", "tvae-convolutions", "vae-convolutions")
 _OF_ALL_IMAGES = ("rolling/mnist", "rolling/mnist-tvae-convolutions")
 _DIGITS = ("rotation", "scale", "hue")
 _SPRITE_LINES: dict[str, Any] = {"factors": SPRITE_FACTORS, "repeated": ("scale",)}
-_ONE_CHANGED = "The first row is the reference. Each other row differs from it in one setting."
+_ONE_CHANGED = "The first row is the reference. Every other row differs from it in one setting."
 _NO_EIGHTS = (
-    "Training has no image of an 8 or a 9. Test sequences show images of these two digits alone."
+    "There is no image of an 8 or a 9 in training. Test sequences show only these two digits."
 )
 _SPEEDS = (
-    "*speed n*: sequences that move by n levels a frame, forwards or backwards. What stands still "
-    "leaves no frames to predict, so speed 0 has no line."
+    "*speed n*: sequences that move by n levels per frame, forwards or backwards. Sequences that "
+    "stand still have no frames to predict, so there is no line for speed 0."
 )
 _SCALE = (
-    "Scale repeats every 5 frames. With 5 or more visible frames it has no new frames to predict, "
-    "so the first line of a model is then the mean over the other factors."
+    "Scale repeats every 5 frames. With 5 or more visible frames, its hidden frames equal visible "
+    "ones. The first line of a model is then the mean over the other factors."
 )
 
 ROLLING_TABLES = {
@@ -133,9 +135,9 @@ ROLLING_TABLES = {
     "rolling-speeds": _predictions(
         "Rolling VAE: digits of different velocities",
         rolling.SPEEDS,
-        "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels a frame. Models other than "
-        f"the first take it for 1. {_SPEEDS} At speed 2 a sequence repeats after 9 frames, so "
-        "9 visible ones leave no new frames.",
+        "The velocity of a sequence is one of −2, −1, 0, 1 and 2 levels per frame. The first model "
+        f"infers it, the others assume 1. {_SPEEDS} At speed 2 a sequence repeats after 9 frames, "
+        "so with 9 visible frames all hidden ones equal visible ones.",
         factors=_DIGITS,
         speeds=(1, 2),
         returning=(2,),
@@ -143,8 +145,9 @@ ROLLING_TABLES = {
     "rolling-combined": _predictions(
         "Rolling VAE: rotation and hue together",
         rolling.COMBINED,
-        "Digits turn and change hue as in Figure 1. *Independent directions*: each of the two "
-        "motions goes forwards or backwards. Test sequences of the two kinds differ.",
+        "Digits turn and change hue as in Figure 1. *independent directions*: each of the two "
+        "motions goes forwards or backwards. These rows have other test sequences than the rows "
+        "above them.",
         predicted=_beside("rolling/combined", "-convolutions"),
     ),
     "rolling-small": _predictions(
@@ -170,26 +173,27 @@ ROLLING_TABLES = {
     "letters-speeds": _predictions(
         "Rolling VAE: letters that turn in either direction, or at any speed",
         rolling.LETTERS_SPEEDS,
-        "Half of the sequences turn backwards; in the last row, a fifth has each velocity. "
-        f"{_SPEEDS}",
+        "Half of the sequences turn backwards. In the last row, each of five velocities has a "
+        f"fifth of the sequences. {_SPEEDS}",
         seeds=1,
         speeds=(1, 2),
     ),
     "letters-few": _predictions(
         "Rolling VAE: letters, from fewer glyphs",
         (*letters.LETTERS, *rolling.LETTERS_FEW),
-        "A glyph is a letter in a face; models train on 10 %, 30 % or all of the 588, for as many "
-        "steps.",
+        "A glyph is a letter in a face. Models are trained on 10 %, 30 % or all of the 588 glyphs, "
+        "for the same number of steps.",
         seeds=1,
     ),
     "letters-arc": _predictions(
         "Rolling VAE: letters, trained on a slice of the circle",
         rolling.LETTERS_ARC,
-        "A training sequence has 8 of its 15 frames: those in which the letter is within 96° of "
-        "upright. The others are missing. Held-out letters turn by the whole circle; visible "
-        "frames are in the slice. *in the slice*, *outside*: hidden frames there. Training shows "
-        "no letter outside the slice, but strokes on every side of the centre. Some letters look "
-        "outside it as others do inside: o and s do not change by half a turn, and n becomes u.",
+        "In a training sequence, 8 of 15 frames are present: those in which the letter is within "
+        "96° of upright. Held-out letters turn by the whole circle, and their visible frames are "
+        "in the slice. *in the slice*, *outside*: gains on hidden frames there. Training has no "
+        "letter outside the slice, but strokes on every side of the centre. Some letters outside "
+        "the slice look like others inside it: half a turn does not change o and s, and makes n a "
+        "u.",
         predicted=tuple(f"{name}-arc" for name in _LETTERS),
         seeds=1,
         poses={"in the slice": "in_training", "outside": "not_in_training"},
@@ -213,8 +217,9 @@ ROLLING_TABLES = {
     "rolling-images": _predictions(
         "Rolling VAE: MNIST sequences, from fewer images",
         (*(r for r in rolling.MNIST_MODELS if r.name in _OF_ALL_IMAGES), *rolling.IMAGES),
-        "Models train on the first 100, 1,000 or 10,000 of the 48,000 images, of each digit "
-        "equally many, or on all, for as many steps. Every step moves images anew.",
+        "Models are trained on the first 100, 1,000 or 10,000 of the 48,000 images, equally many "
+        "of each digit, or on all of them, for the same number of steps. Every step moves the "
+        "images anew.",
         factors=_DIGITS,
         seeds=1,
     ),

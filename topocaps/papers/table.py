@@ -1,4 +1,4 @@
-"""Tables of results as data."""
+"""`Table`: a table of results as data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from topocaps.study.recipe import BaseRecipe
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of a paper: its recipes and quantities."""
+    """A table or figure of results: its recipes are the rows, its quantities the columns."""
 
     title: str
     recipes: tuple[BaseRecipe, ...]
     quantities: tuple[Quantity, ...]
-    picture: str = "traversals"  #: name of the figure that is shown of the first seed
-    claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: by recipe
+    picture: str = "traversals"  #: name of the figure that is stored for the first seed
+    #: numbers of the paper by the name of a recipe, if they differ from ``recipe.claims``
+    claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     note: str = ""  #: explanation under the title
     seeds: int = 3  #: default number of seeds of each model
-    predicted: tuple[str, ...] = ()  #: recipes whose predictions are drawn side by side
-    one_by_one: bool = False  #: whether models train after each other, so that their times compare
+    predicted: tuple[str, ...] = ()  #: names of recipes whose predictions are drawn side by side
+    one_by_one: bool = False  #: whether models train one after the other, so that times compare
 
     @property
     def is_figure(self) -> bool:

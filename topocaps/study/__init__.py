@@ -1,1 +1,1 @@
-"""Recipes, the runs that are made of them, and what is measured, drawn and reported of a run."""
+"""Recipes, runs, and the evaluation, figures and report of a run."""

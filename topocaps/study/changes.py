@@ -1,4 +1,4 @@
-"""Settings of recipes and of their data: how they are checked, and changed by ``key=value``."""
+"""Checks of the settings of recipes and data, and changes by ``key=value``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 from topocaps.errors import BadInput, whole_number
 from topocaps.training.optimisers import Optimiser
 
-#: A function of a name and a value that returns the value as it is kept, or raises `BadInput`.
+#: A function of the name and the value of a setting. It returns the value to store, or raises
+#: `BadInput`.
 Check = Callable[[str, Any], Any]
 
 
 def check_fields(settings: Any, **checks: Check) -> None:
-    """Replace fields of a frozen dataclass by what their checks return."""
+    """Replace fields of a frozen dataclass by the values that their checks return."""
     for name, check in checks.items():
         object.__setattr__(settings, name, check(name, getattr(settings, name)))
 
@@ -27,7 +28,7 @@ def optional(check: Check) -> Check:
 
 
 def true_or_false(name: str, value: Any) -> bool:
-    """Return ``value``, or raise `BadInput` if it is no boolean."""
+    """Return ``value``, or raise `BadInput` if it is not a boolean."""
     if not isinstance(value, bool):
         raise BadInput(f"{name} must be true or false, not {value!r}")
     return value
@@ -46,57 +47,68 @@ def widths(name: str, value: Any) -> tuple[int, ...]:
 
 
 def check_one_layer(hidden: tuple[int, ...] | None) -> None:
-    """Refuse several hidden layers after convolutions."""
+    """Raise `BadInput` if there are several hidden layers after convolutions."""
     if hidden is not None and len(hidden) > 1:
-        raise BadInput("convolutional networks have at most one hidden layer")
+        raise BadInput(
+            f"convolutional networks have at most one hidden layer, not {len(hidden)}: "
+            "give a single width"
+        )
 
 
 def changed(recipe: Any, text: str) -> Any:
     """Return a recipe with one ``key=value`` setting changed.
 
-    The key is a path such as ``topography.window``, or the end of one. A setting that the recipe's
-    start shares changes there too. Of the start's training, only the epochs do.
+    The key is a path such as ``topography.window``, or the end of a path. If ``recipe.start`` has
+    the same value of the setting, it changes there as well. Settings of training change in
+    ``recipe.start`` only if they are numbers of epochs.
     """
     key, equals, value = text.partition("=")
     if not equals:
-        raise BadInput(f"a setting is key=value, not {text!r}")
+        raise BadInput(f"a setting must have the form key=value, not {text!r}")
     return _changed(recipe, _find(recipe, key.strip()), _parse(value.strip()))
 
 
+#: Fields of recipes that ``changed`` does not change.
 _FIXED = ("name", "about", "model", "claims", "edition", "start")
 
 
 def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The paths of all settings that can be changed."""
-    found = []
+    """Return the paths of all settings that can be changed."""
+    keys = []
     for f in fields(value):
         inner = getattr(value, f.name)
         if path or f.name not in _FIXED:
-            here = (*path, f.name)
-            inside = _keys(inner, here) if is_dataclass(inner) else []
-            found += [here, *inside] if isinstance(inner, Optimiser) else inside or [here]
-    return found
+            key = (*path, f.name)
+            inside = _keys(inner, key) if is_dataclass(inner) else []
+            keys += [key, *inside] if isinstance(inner, Optimiser) else inside or [key]
+    return keys
 
 
 def _find(recipe: Any, key: str) -> tuple[str, ...]:
-    wanted = tuple(key.split("."))
+    """Return the only path that ends in ``key``."""
+    ending = tuple(key.split("."))
     keys = _keys(recipe)
-    found = [path for path in keys if path[-len(wanted) :] == wanted]
-    if len(found) != 1:
-        known = ", ".join(".".join(path) for path in keys)
-        raise BadInput(f"there is no setting {key!r}; there are {known}")
-    return found[0]
+    matches = [path for path in keys if path[-len(ending) :] == ending]
+    if not matches:
+        raise BadInput(f"there is no setting {key!r}; there are {_listed(keys)}")
+    if len(matches) > 1:
+        raise BadInput(f"several settings end in {key!r}: give the path of one, {_listed(matches)}")
+    return matches[0]
+
+
+def _listed(paths: list[tuple[str, ...]]) -> str:
+    return ", ".join(".".join(path) for path in paths)
 
 
 def _changed(recipe: Any, path: tuple[str, ...], new: Any) -> Any:
-    """A recipe with another setting, and its start with it."""
-    start, shared = recipe.start, path[0] != "training" or path[-1] == "epochs"
-    if start is not None and shared and _at(start, path) == _at(recipe, path):
+    """Return a recipe with another value of a setting, and its start with the same change."""
+    start, is_shared = recipe.start, path[0] != "training" or path[-1] == "epochs"
+    if start is not None and is_shared and _value_at(start, path) == _value_at(recipe, path):
         recipe = replace(recipe, start=_changed(start, path, new))
     return _replace_at(recipe, path, new)
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Any:
+def _value_at(value: Any, path: tuple[str, ...]) -> Any:
     return functools.reduce(getattr, path, value)
 
 

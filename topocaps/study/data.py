@@ -1,4 +1,4 @@
-"""Which data a recipe trains on, and which it is measured on."""
+"""The data of recipes: training, validation and held-out sequences."""
 
 from __future__ import annotations
 
@@ -32,35 +32,38 @@ from topocaps.errors import BadInput, whole_number
 from topocaps.study.changes import Check, check_fields, optional
 from topocaps.study.fingerprint import pairs, stable
 
-SOME = 500  # sequences of every factor, where not all are measured
+SOME = 500  # sequences of every factor that are measured, if not all are
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Sequences to train on and sequences that are held out for measuring."""
+    """Training sequences, and held-out sequences for evaluation."""
 
     train: SequenceSet
     held_out: SequenceSet
-    source: str  #: of the frames
-    name: str  #: of what is held out
-    each: int | None  #: how many of every factor are measured; all where None
-    validation: SequenceSet | None = None  #: for choices, where some are neither of the two
-    whole_train: SequenceSet | None = None  #: with all frames, where training lacks some
+    source: str  #: origin of the frames
+    name: str  #: name of the held-out sequences in reports
+    each: int | None  #: number of held-out sequences of every factor that are measured [all]
+    validation: SequenceSet | None = None  #: sequences for the choice of settings and epochs
+    whole_train: SequenceSet | None = None  #: ``train`` with all frames, if ``train`` lacks some
 
     @property
     def measured_train(self) -> SequenceSet:
-        """The training sequences as they are measured: with all frames."""
+        """Training sequences with all frames, on which numbers for training are measured."""
         return self.train if self.whole_train is None else self.whole_train
 
 
 @dataclass(frozen=True)
 class Sprites:
-    """Sprites, or dSprites where its file is given; a fifth of the orbits is held out."""
+    """Rendered sprites, or dSprites if the folder of data has its file.
+
+    A fifth of the orbits is held out.
+    """
 
     citations: ClassVar[tuple[str, ...]] = (MATTHEY_2017,)
     resolution: int = 64
     speed: float = 1.0
-    moving: tuple[str, ...] = ()  #: factors that do; all where empty
+    moving: tuple[str, ...] = ()  #: factors that move [all]
 
     def __post_init__(self) -> None:
         check_fields(self, resolution=_resolution, moving=several(str, "names of factors"))
@@ -78,20 +81,20 @@ class Sprites:
     def load(self, folder: Path | None = None) -> Splits:
         archive = self._archive(folder)
         source = "dSprites" if archive else "sprites (rendered)"
-        found = sprites(self.resolution, archive, self.speed, self.moving)
-        return Splits(*found, source, "held-out orbits", SOME)
+        train, held_out = sprites(self.resolution, archive, self.speed, self.moving)
+        return Splits(train, held_out, source, "held-out orbits", SOME)
 
     def _archive(self, folder: Path | None) -> Path | None:
-        """dSprites' own file where there is one in the folder of data."""
-        given = folder or os.environ.get("TOPOCAPS_DATA")
-        if self.resolution != 64 or self.speed == 0.5 or given is None:
+        """Return the file of dSprites in the folder of data, or None."""
+        location = folder or os.environ.get("TOPOCAPS_DATA")
+        if self.resolution != 64 or self.speed == 0.5 or location is None:
             return None
-        return next(iter(sorted(Path(given).glob("dsprites*.npz"))), None)
+        return next(iter(sorted(Path(location).glob("dsprites*.npz"))), None)
 
 
 @dataclass(frozen=True)
 class GrowingSprites:
-    """Sprites that grow, and do not come round; a fifth of them is held out."""
+    """Sprites that grow, in sequences that are not closed. A fifth of the sprites is held out."""
 
     citations: ClassVar[tuple[str, ...]] = (MATTHEY_2017,)
     resolution: int = 32
@@ -103,8 +106,8 @@ class GrowingSprites:
         return stable("growing-sprites", **pairs(self, resolution=None))
 
     def load(self, folder: Path | None = None) -> Splits:
-        found = growing_sprites(self.resolution)
-        return Splits(*found, "sprites (rendered)", "held-out sprites", SOME)
+        train, held_out = growing_sprites(self.resolution)
+        return Splits(train, held_out, "sprites (rendered)", "held-out sprites", SOME)
 
 
 def _resolution(name: str, value: Any) -> int:
@@ -115,20 +118,21 @@ def _resolution(name: str, value: Any) -> int:
 
 @dataclass(frozen=True)
 class Mnist:
-    """Digits that turn, grow or change colour: 48,000 training images, measured on the test set.
+    """MNIST digits that turn, grow or change colour.
 
-    The other 12,000 training images are for choices; see ``topocaps.data.mnist``. Where digits are
-    ``unseen``, these two sets lack them, and the test set has no others.
+    MNIST's training set gives 48,000 training images and 12,000 validation images. The test set is
+    held out. Digits that are ``unseen`` are left out of training and validation, and the test set
+    then has these digits alone.
     """
 
     citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
-    evaluated: int | None = None  #: test sequences of each factor; all images where None
+    evaluated: int | None = None  #: number of test sequences of each factor [all images]
     motion: str = "single"  #: which factors move together
-    #: index (row and column) of the pixel about which digits turn and scale; the middle where None
+    #: row and column of the pixel about which digits turn and scale [the middle of the image]
     centre: float | None = None
-    speeds: tuple[int, ...] = (1,)  #: levels a frame, of which each moving factor has one at random
+    speeds: tuple[int, ...] = (1,)  #: levels per frame; every moving factor gets one at random
     unseen: tuple[int, ...] = ()  #: digits that are held out, such as (8, 9)
-    #: number of training images, the first of every digit; all where None
+    #: number of training images, taken from the first images of every digit [all]
     images: int | None = None
 
     def __post_init__(self) -> None:
@@ -170,7 +174,7 @@ class Mnist:
 
 @dataclass(frozen=True)
 class StillMnist:
-    """Digits as they are, grey and upright: sequences of one frame, with their class."""
+    """MNIST digits as they are, grey and upright: sequences of one frame, with their class."""
 
     citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
 
@@ -183,18 +187,20 @@ class StillMnist:
 
 @dataclass(frozen=True)
 class MovedMnist:
-    """Digits, each moved at random within bounds, anew whenever it is seen."""
+    """MNIST digits that are moved at random within bounds, anew whenever they are shown."""
 
     citations: ClassVar[tuple[str, ...]] = (LECUN_1998,)
     degrees: float = 0.0
     canvas: int = 28
-    shift: float | None = 0.0  #: pixels; None: to wherever all ink is on the canvas
+    shift: float | None = 0.0  #: pixels; None: any shift that leaves all ink on the canvas
     shear: float = 0.0
     scale: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.scale, tuple | list) or len(self.scale) != 2:
-            raise BadInput(f"scale must be the least and the greatest, not {self.scale!r}")
+            raise BadInput(
+                f"scale must be two numbers, the least and the greatest, not {self.scale!r}"
+            )
         object.__setattr__(self, "scale", tuple(self.scale))
         check_moves(self.moves)
 
@@ -218,17 +224,17 @@ class MovedMnist:
 
 @dataclass(frozen=True)
 class Letters:
-    """Letters that turn; every fifth letter is held out in all faces.
+    """Letters that turn. Every fifth letter is held out in all faces.
 
-    With ``arc=n``, training shows letters only in a slice of the circle, n frames of 24 degrees
-    wide and centred on upright: other frames are missing. Held-out sequences are whole. They start
-    at the slice, and measures of hidden frames show frames of the slice alone.
+    With ``arc=n``, only n frames of a training sequence are present. They form a slice of the
+    circle that is centred on upright, with 24 degrees from frame to frame. Held-out sequences have
+    all frames and start with the slice, so measures of hidden frames show frames of the slice only.
     """
 
     citations: ClassVar[tuple[str, ...]] = ()
-    share: float = 1.0  #: of the glyphs (letters in a face) of the others, that training has
-    speeds: tuple[int, ...] = (1,)  #: turns of 24 degrees a frame; every sequence has one of them
-    arc: int | None = None  #: frames of a training sequence that are present; all where None
+    share: float = 1.0  #: share of the training glyphs (letters in a face) that is used
+    speeds: tuple[int, ...] = (1,)  #: turns of 24 degrees per frame; every sequence has one of them
+    arc: int | None = None  #: number of frames of a training sequence that are present [all]
 
     def __post_init__(self) -> None:
         check_fields(self, speeds=_speeds)
@@ -241,7 +247,7 @@ class Letters:
                 f"arc must be a number of frames from 3 to {FRAMES - 1}, or None, not {self.arc!r}"
             )
         if self.speeds != (1,):
-            raise BadInput("arc is of letters that turn by 24 degrees a frame: leave out speeds")
+            raise BadInput("arc needs letters that turn by 24 degrees per frame: leave out speeds")
 
     def identity(self) -> dict[str, Any]:
         share = (float(self.share), 1.0)
@@ -265,11 +271,11 @@ class Letters:
 
 @dataclass(frozen=True)
 class OwnSequences:
-    """Sequences of your own, as ``topocaps.data.read`` reads them; a fifth is held out.
+    """Sequences of your own, as ``topocaps.data.read`` reads them. A fifth is held out.
 
-    Training shifts pictures in memory by up to ``shift`` pixels, all frames of a sequence alike, so
-    that a model of few clips does not memorise positions. In ``closed`` sequences the last frame is
-    followed by the first, and training starts them anywhere.
+    Training shifts pictures that fit into memory by up to ``shift`` pixels, all frames of a
+    sequence alike. So a model of few clips does not memorise positions. In ``closed`` sequences the
+    last frame is followed by the first, and training starts them at any frame.
     """
 
     citations: ClassVar[tuple[str, ...]] = ()
@@ -280,7 +286,7 @@ class OwnSequences:
     grey: bool | None = None
     layout: str | None = None
     skip_bad: bool = False
-    at_most: int | None = None  #: pixels of the shorter side, where no size is asked for
+    at_most: int | None = None  #: largest shorter side of frames in pixels, if size is not given
     shift: int = 0
     closed: bool = False
 
@@ -288,9 +294,12 @@ class OwnSequences:
         if isinstance(self.size, list):
             object.__setattr__(self, "size", tuple(self.size))
         if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
-            raise BadInput(f"shift must be a whole number of pixels, not {self.shift!r}")
+            raise BadInput(
+                f"shift must be a whole number of pixels of at least 0, not {self.shift!r}"
+            )
 
     def read(self, say: Callable[[str], None] = lambda line: None) -> Imported:
+        """Read the sequences. ``say`` is called with every line of progress."""
         settings = asdict(self)
         del settings["shift"], settings["closed"]
         return read(settings.pop("path"), **settings, say=say)
@@ -306,7 +315,7 @@ class OwnSequences:
         return self.splits(self.read())
 
     def splits(self, imported: Imported) -> Splits:
-        """Split sequences that ``read`` returned."""
+        """Return the splits of sequences that ``read`` returned."""
         train, held_out = split(imported)
         if isinstance(train, Sequences):
             train = replace(train, cyclic=self.closed)
@@ -333,12 +342,17 @@ def _still(part: Digits) -> Sequences:
 
 
 def several(kind: type, noun: str) -> Check:
-    """Return a check of one or several values of a kind, which it makes a tuple."""
+    """Return a check that makes one or several values of a type a tuple.
+
+    Args:
+        kind: type of the values.
+        noun: name of valid values in the error message.
+    """
 
     def check(name: str, value: Any) -> tuple[Any, ...]:
         single = isinstance(value, str) or not isinstance(value, Iterable)
         values = (value,) if single else tuple(value)
-        if not all(type(one) is kind for one in values):
+        if not all(type(item) is kind for item in values):
             raise BadInput(f"{name} must be {noun}, not {value!r}")
         return values
 
@@ -346,7 +360,7 @@ def several(kind: type, noun: str) -> Check:
 
 
 def _some_digits(name: str, value: Any) -> tuple[int, ...]:
-    """Return digits as a sorted tuple; refuse all ten of them."""
+    """Return digits as a sorted tuple, or raise `BadInput` for wrong ones or all ten."""
     rule = "some, not all, of the digits 0 to 9"
     digits = {*several(int, rule)(name, value)}
     if not digits <= {*range(10)} or len(digits) == 10:

@@ -1,4 +1,4 @@
-"""What a report shows: figures, and animations."""
+"""Figures and animations as files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from PIL import Image
 from topocaps.io import write_atomically
 from topocaps.study import figures
 
-_MILLISECONDS = 180  # of a picture
+_MILLISECONDS = 180  # for which a picture of an animation is shown
 SUFFIXES = (".png", ".gif")
 
 
 @dataclass(frozen=True, eq=False)
 class Animation:
-    """Pictures (time, height, width, 3) in bytes, which are shown one after the other."""
+    """An animation: RGB pictures (time, height, width, 3) of bytes."""
 
     pictures: NDArray[np.uint8]
 
     def gif(self) -> bytes:
-        """Return the file: a GIF that repeats."""
+        """Return the content of a GIF file that repeats."""
         first, *rest = (Image.fromarray(picture) for picture in self.pictures)
         buffer = io.BytesIO()
         first.save(buffer, "GIF", save_all=True, append_images=rest, duration=_MILLISECONDS, loop=0)

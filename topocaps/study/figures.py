@@ -32,10 +32,10 @@ from topocaps.training.watching import KL_WEIGHT
 GREY, ACCENT = "#8a8f98", "#c8402f"
 ROWS = ("input", "reconstruction", "rolled")
 GAP = 2  # pixels between frames
-WIDE = 5  # ratio of the largest to the least cost above which the axis is logarithmic
-FEW = 30  # epochs below which each is marked by a point
-MANY = 5  # curves from which on the legend stands beside the axes
-COLOURS = 10  # colours of the cycle
+WIDE = 5  # ratio of the largest to the smallest cost above which the axis is logarithmic
+FEW = 30  # number of epochs below which every epoch is marked by a point
+MANY = 5  # smallest number of curves whose legend stands beside the axes
+COLOURS = 10  # number of colours in matplotlib's cycle
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
@@ -46,14 +46,17 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
 
 
 def can_be_drawn(frame_shape: Sequence[int]) -> bool:
-    """Whether frames are pictures, grey or in colour."""
+    """Return whether frames are pictures, grey or in colour."""
     return len(frame_shape) == 3 and frame_shape[0] in (1, 3)
 
 
 def check_drawable(frame_shape: Sequence[int]) -> None:
-    """Raise `BadInput` for frames that are no pictures."""
+    """Raise `BadInput` if frames are not pictures."""
     if not can_be_drawn(frame_shape):
-        raise BadInput(f"only frames of 1 or 3 channels can be drawn, not {tuple(frame_shape)}")
+        raise BadInput(
+            "only frames (channels, height, width) of 1 or 3 channels can be drawn, not "
+            f"{tuple(frame_shape)}"
+        )
 
 
 def unseen_in_grey(x: Tensor, unseen: Tensor) -> Tensor:
@@ -68,19 +71,21 @@ def traversals(
     rate: float = 1.0,
     **options: Any,
 ) -> Figure:
-    """Draw input, reconstruction and rolled frames of every sequence in ``batch`` (Fig. 4).
+    """Draw the input, the reconstruction and the rolled frames of every sequence (Fig. 4).
+
+    Latents are samples.
 
     Args:
         names: names of the factors, for the titles.
-        rate: sites rolled a frame.
-        options: others of `DecodedTraversal.of`; latents are samples.
+        rate: sites per frame by which latents are rolled.
+        options: other options of `DecodedTraversal.of`.
     """
     decoded = DecodedTraversal.of(model, batch.x, rate=rate, sample=True, **options)
     return decoded_traversal(decoded, labels_of(batch, names))
 
 
 def decoded_traversal(decoded: DecodedTraversal, labels: Sequence[str] = ()) -> Figure:
-    """Draw input, reconstruction and rolled frames of every sequence of a traversal."""
+    """Draw the input, the reconstruction and the rolled frames of every sequence of a traversal."""
     x = decoded.x
     check_drawable(x.shape[2:])
     down, across = (size + GAP for size in x.shape[-2:])
@@ -93,8 +98,9 @@ def decoded_traversal(decoded: DecodedTraversal, labels: Sequence[str] = ()) -> 
             edge = Rectangle(corner, across, down, fill=False, edgecolor=ACCENT, linewidth=2)
             edge.set_clip_on(False)
             axis.add_patch(edge)
-    how = " = sites rolled" if decoded.rate == 1 else f", rolled by {decoded.rate:g} sites a frame"
-    axes[-1].set_xlabel(f"frame{how}", fontsize=9)
+    rate = decoded.rate
+    label = "frame = sites rolled" if rate == 1 else f"frame, rolled by {rate:g} sites per frame"
+    axes[-1].set_xlabel(label, fontsize=9)
     return figure
 
 
@@ -107,10 +113,17 @@ def filled(
     seed: int = 0,
     closed: bool | None = None,
 ) -> Figure:
-    """Draw sequences with a ``share`` of their frames missing, and the frames filled in.
+    """Draw sequences, the same with missing frames, and the same with these frames filled in.
 
-    Capsules roll along the axes that a traversal of the whole sequence takes. Axes that are kept
-    apart are inferred from the present frames.
+    Capsules roll along the axis that a traversal of the whole sequence infers. With ``apart=True``,
+    the axis is inferred from the present frames.
+
+    Args:
+        names: names of the factors, for the titles.
+        share: share of the frames that are missing.
+        seed: seed that chooses the missing frames.
+        closed: whether the last frame is followed by the first; by default whether the topography
+            is cyclic.
     """
     x = batch.x
     mask = some_missing(x, share, seed)
@@ -126,7 +139,14 @@ def filled(
 def draw_blocks(
     blocks: Tensor, rows: Sequence[str], titles: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> tuple[Figure, list[Axes]]:
-    """Draw blocks (blocks, rows, columns, *frame) below each other; numbered if without titles."""
+    """Draw blocks of frames below each other.
+
+    Args:
+        blocks: frames, (blocks, rows, columns, *frame).
+        rows: labels of the rows of a block.
+        titles: titles of the blocks; by default "sequence 0" and so on.
+        columns: labels of the columns.
+    """
     count, height, width = blocks.shape[:3]
     titles = titles or [f"sequence {n}" for n in range(count)]
     figure, axes = canvas(count, 1, (0.62 * width + 1.6, (0.6 * height + 0.3) * count + 0.3))
@@ -136,7 +156,11 @@ def draw_blocks(
 
 
 def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw the mean cost of the rolled frame at every lag, from the metrics of each run."""
+    """Draw the mean cost of the rolled frame at every lag for each run.
+
+    Args:
+        runs: metrics by the name of the run.
+    """
     figure, (axis,) = canvas(1, 1, (6.4, 3.6))
     reference: list[float] = []
     at: list[int] = []
@@ -145,7 +169,7 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         measured = metrics["traversal"]
         costs, reference = measured["by_lag"], measured["orbit_mean_by_lag"]
         lags = measured.get("lags", list(range(len(costs))))
-        order = sorted(range(len(lags)), key=lags.__getitem__)  # as time passes
+        order = sorted(range(len(lags)), key=lags.__getitem__)  # from the earliest frame
         at = [lags[n] for n in order]
         style = "-" if n < COLOURS else ":"
         axis.plot(at, [costs[n] for n in order], style, marker="o", markersize=3, label=name)
@@ -155,8 +179,8 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     axis.plot(at, reference, "--", color=GREY, label="orbit mean")
     for lag in unseen:
         axis.axvspan(lag - 0.5, lag + 0.5, color=GREY, alpha=0.2, linewidth=0)
-    everything = [*reference, *(c for one in runs.values() for c in one["traversal"]["by_lag"])]
-    if max(everything) > WIDE * min(everything) > 0:
+    all_costs = [*reference, *(c for m in runs.values() for c in m["traversal"]["by_lag"])]
+    if max(all_costs) > WIDE * min(all_costs) > 0:
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -168,14 +192,14 @@ def by_lag(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def finish(axis: Axes, x: str, y: str = "") -> None:
-    """Label the axes of a plot, and draw only the two on which values are read."""
+    """Label the axes of a plot, and hide its upper and right border."""
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.spines[["top", "right"]].set_visible(False)
 
 
 def add_legend(axis: Axes, curves: int) -> None:
-    """Add a legend, which stands beside the axes of many curves."""
+    """Add a legend. It stands beside the axes if there are many curves."""
     if curves >= MANY:
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     else:
@@ -185,26 +209,26 @@ def add_legend(axis: Axes, curves: int) -> None:
 def topography(topography: Topography, frames: int) -> Figure:
     """Draw a row of W and of W Wᵀ, over time and the first axis of one capsule (Fig. 2)."""
     frames = max(topography.window, frames)
-    one = replace(topography, capsules=1)
-    energy = torch.ones(frames, 1, *one.u_shape, requires_grad=True)
-    here = (frames // 2, 0, *(n // 2 for n in one.shape))
+    capsule = replace(topography, capsules=1)
+    squares = torch.ones(frames, 1, *capsule.u_shape, requires_grad=True)
+    here = (frames // 2, 0, *(n // 2 for n in capsule.shape))
 
     def pool(squares: Tensor) -> Tensor:
-        along = one.axes[:1] if one.apart else one.axes  # apart: of motion along the first
-        return torch.stack([one.pool(squares[None], axis)[0] for axis in along]).sum(0)
+        axes = capsule.axes[:1] if capsule.apart else capsule.axes  # if apart, along the first
+        return torch.stack([capsule.pool(squares[None], axis)[0] for axis in axes]).sum(0)
 
-    summed = torch.autograd.grad(pool(energy)[here], energy)[0].detach()  # row of W
-    tied = pool(summed)  # row of W Wᵀ: squares in common
-    rest = tuple(range(2, summed.ndim - 1))
+    row = torch.autograd.grad(pool(squares)[here], squares)[0].detach()  # of W
+    in_common = pool(row)  # row of W Wᵀ
+    other_axes = tuple(range(2, row.ndim - 1))
     figure, axes = canvas(1, 2, (8.2, 3.9))
     for axis, values, first, title in zip(
         axes,
-        (summed, tied),
-        (-one.beyond[0], 0),  # sites beyond an open end are before the first
+        (row, in_common),
+        (-capsule.beyond[0], 0),  # sites beyond an open end are before the first
         ("squares summed: a row of W", "squares in common"),
         strict=True,
     ):
-        plane = values[:, 0].amax(tuple(r for r in rest)) if rest else values[:, 0]
+        plane = values[:, 0].amax(other_axes) if other_axes else values[:, 0]
         extent = (-0.5, frames - 0.5, first - 0.5, first + plane.shape[1] - 0.5)
         image = axis.imshow(
             plane.T.numpy(), cmap="Reds", origin="lower", vmin=0, aspect="auto", extent=extent
@@ -227,18 +251,19 @@ def topography(topography: Topography, frames: int) -> Figure:
 def learned(topography: LearnedTopography) -> Figure:
     """Draw learned kernels over offsets in time and sites: initial, mean, and of some capsules.
 
-    Each axis has a row. The kernels of a map are summed over time."""
+    There is a row for each axis. The kernels of a map are summed over time.
+    """
     start = topography.start
-    before = LearnedTopography(start, topography.learned)
-    several = len(start.axes) > 1
+    untrained = LearnedTopography(start, topography.learned)
+    has_axes = len(start.axes) > 1
     shown: dict[str, tuple[int | None, Tensor]] = {}
     for axis in start.axes:
-        now = topography.kernel_along(axis).detach().cpu()
-        of = f"axis {axis}, " if several else ""
-        own = range(min(1 if several else 4, len(now)))
-        shown |= {f"{of}at first": (axis, before.kernel_along(axis)[0].detach())}
-        shown |= {f"{of}mean of capsules": (axis, now.mean(0))}
-        shown |= {f"{of}capsule {n}": (axis, now[n]) for n in own}
+        kernels = topography.kernel_along(axis).detach().cpu()
+        prefix = f"axis {axis}, " if has_axes else ""
+        shown[f"{prefix}at first"] = axis, untrained.kernel_along(axis)[0].detach()
+        shown[f"{prefix}mean of capsules"] = axis, kernels.mean(0)
+        for n in range(min(1 if has_axes else 4, len(kernels))):
+            shown[f"{prefix}capsule {n}"] = axis, kernels[n]
     figure, panels = canvas(max(2, len(start.axes)), 3, (9.4, 2.8 * max(2, len(start.axes))))
     for panel, (title, (axis, kernel)) in zip(panels, shown.items(), strict=False):
         image = _kernel(panel, start, axis, kernel)
@@ -252,9 +277,9 @@ def learned(topography: LearnedTopography) -> Figure:
 
 
 def _kernel(panel: Any, start: Topography, axis: int | None, kernel: Tensor) -> Any:
-    """Draw one kernel, (window, offsets), against time or as a map of two axes."""
+    """Draw one kernel (window, offsets) against time, or as a map of two axes."""
     if axis is None and len(start.shape) > 1:
-        rows, columns = start.shape[-2:]  # of more axes, summed over the others too
+        rows, columns = start.shape[-2:]  # sums over any other axes
         seen = kernel.reshape(-1, rows, columns).sum(0).roll((rows // 2, columns // 2), (0, 1))
         across, up = (_around(n) for n in (columns, rows))
         panel.set_xlabel("sites from here")
@@ -277,7 +302,12 @@ def _around(sites: int) -> tuple[float, float]:
 
 
 def torus(images: Tensor, classes: Tensor) -> Figure:
-    """Draw the image, of (rows, columns, *frame), that excites each site most, and its class."""
+    """Draw the image that excites each site of a map most, and the class of this image.
+
+    Args:
+        images: frames, (rows, columns, *frame).
+        classes: classes, (rows, columns).
+    """
     rows, columns = classes.shape
     figure, axes = canvas(1, 2, (0.42 * columns + 5.2, 0.42 * rows))
     axes[0].imshow(tile(images), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
@@ -301,7 +331,7 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     for axis, names in zip(axes, (bounds, tuple(kls)), strict=True):
         for name in names:
             values = [record[name] for record in records]
-            label = _named(name, records[0].get("is_bound", True))
+            label = _label_of(name, records[0].get("is_bound", True))
             axis.plot(epochs, values, marker="o" if len(values) < FEW else "", label=label)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(frameon=False)
@@ -309,7 +339,7 @@ def history(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _named(term: str, is_bound: bool) -> str:
+def _label_of(term: str, is_bound: bool) -> str:
     """Return the label of a term of the objective."""
     bound = "bound" if is_bound else "value (no bound)"
     known = {"elbo": bound, "validation_elbo": f"{bound}, validation"}
@@ -338,7 +368,7 @@ def show_rows(
 
 
 def labels_of(batch: Batch, names: Sequence[str]) -> list[str]:
-    """Return a title for every sequence: what moves in it, or its number."""
+    """Return a title for every sequence: the factors that move in it, or its number."""
     if batch.factors is None or not names:
         return [f"sequence {n}" for n in range(len(batch.x))]
     titles = []

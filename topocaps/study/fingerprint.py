@@ -1,12 +1,12 @@
-"""Fingerprints of settings: the same for the same settings, however the code is written.
+"""Fingerprints of settings, which do not depend on names in the code.
 
 A fingerprint is a digest of a dictionary with stable keys. The keys are written out here and in the
-``identity`` methods of recipes and data. They are no names of classes, fields or recipes, so these
-may be renamed without a change of any fingerprint. A setting that has its neutral value is left
-out, so a setting that is added later leaves all fingerprints as they are.
+``identity`` methods of recipes and data. They do not change if a class, a field or a recipe is
+renamed. Settings with their neutral value are left out, so a new setting does not change the
+fingerprints of existing recipes.
 
-A key or a neutral value may not change once results were stored with it. If it has to, ``VERSION``
-is raised and the stored results are migrated.
+A key or a neutral value must not change once results are stored with it. If it has to change,
+``VERSION`` is raised and the stored results are migrated.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ VERSION = 2
 
 
 def stable(kind: str, **settings: tuple[Any, Any]) -> dict[str, Any]:
-    """Return ``kind`` and the settings, each given as (value, neutral value), that are not neutral.
+    """Return ``kind`` and the settings whose value is not neutral.
+
+    Args:
+        kind: stable name of what has these settings.
+        settings: a pair (value, neutral value) for each setting.
 
     >>> stable("sgd", lr=(0.1, None), momentum=(0.0, 0.0))
     {'kind': 'sgd', 'lr': 0.1}
     """
-    told = {key: value for key, (value, neutral) in settings.items() if value != neutral}
-    return {"kind": kind, **told}
+    changed = {key: value for key, (value, neutral) in settings.items() if value != neutral}
+    return {"kind": kind, **changed}
 
 
 def pairs(settings: object, **neutral: Any) -> dict[str, tuple[Any, Any]]:
-    """Return attributes with their neutral values, as arguments of `stable`.
+    """Return attributes of ``settings`` and their neutral values as arguments of `stable`.
 
-    For settings whose stable key is today's name of the attribute.
+    It serves attributes whose present name is also their stable key.
 
     >>> pairs(Topography(2, (5,)), capsules=None, window=1)
     {'capsules': (2, None), 'window': (1, 1)}
@@ -59,7 +63,7 @@ def fingerprint(identity: dict[str, Any]) -> str:
 
 
 def of_topography(topography: Topography) -> dict[str, Any]:
-    """Return W's settings under stable keys."""
+    """Return the settings of a topography under stable keys."""
     return stable(
         "windows-of-capsules",
         **pairs(topography, capsules=None, shape=None, reach=None, window=1, velocity=None),
@@ -71,14 +75,16 @@ def of_training(training: Training) -> dict[str, Any]:
     """Return the settings of a training under stable keys."""
     optimiser, kl = training.optimiser, training.kl
     if isinstance(optimiser, Adam):
-        stated = stable("adam", **pairs(optimiser, lr=None, betas=None, warmup=0))
+        optimiser_settings = stable("adam", **pairs(optimiser, lr=None, betas=None, warmup=0))
     elif isinstance(optimiser, Muon):
-        stated = stable("muon", **pairs(optimiser, lr=None, momentum=None, betas=None, warmup=0))
+        optimiser_settings = stable(
+            "muon", **pairs(optimiser, lr=None, momentum=None, betas=None, warmup=0)
+        )
     else:
-        stated = stable("sgd", **pairs(optimiser, lr=None, momentum=None))
+        optimiser_settings = stable("sgd", **pairs(optimiser, lr=None, momentum=None))
     return stable(
         "gradient-descent",
-        optimiser=(stated, None),
+        optimiser=(optimiser_settings, None),
         **pairs(training, batch=None, epochs=None, epoch_size=None, clip=None),
         **pairs(training, precision="fp32", patience=None),
         kl_weight=((kl.start, kl.until, kl.end), (1.0, 0.0, 1.0)),

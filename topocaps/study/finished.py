@@ -27,15 +27,20 @@ class Finished(Generic[Model]):
 
     @classmethod
     def open(cls, path: Path, recipe: BaseRecipe | None = None) -> Finished[Any]:
-        """Return the run in a folder; ``recipe`` where the caller has it at hand."""
+        """Open the run in a folder.
+
+        Args:
+            path: the run folder.
+            recipe: recipe of the run; by default the one that the folder records.
+        """
         folder = RunFolder(path)
         recipe = recipe or recipe_of(folder)
         model: Any = load(path)
         if not folder.metrics.exists():
-            raise BadInput(f"{path} has not been evaluated: topocaps evaluate {path}")
+            raise BadInput(f"{path} has not been evaluated: run topocaps evaluate {path}")
         metrics = read_json(folder.metrics)
         if not isinstance(metrics, dict) or "seed" not in metrics:
-            raise BadInput(f"{folder.metrics} is not what a run measured: remove it")
+            raise BadInput(f"{folder.metrics} does not hold the metrics of a run: remove the file")
         return cls(folder, recipe, model, metrics)
 
     @property
@@ -44,12 +49,15 @@ class Finished(Generic[Model]):
 
 
 def recipe_of(folder: RunFolder) -> BaseRecipe:
-    """Return the recipe that a run folder recorded."""
+    """Return the recipe that a run folder records, or raise `BadInput` if it records none."""
     settings = folder.settings()
     if (settings.get("data") or {}).get("kind") in DATA:
         return BaseRecipe.from_json(settings)
     config = settings.get("model")
     model = f"tc.load({str(folder.path)!r}{'' if config else ', model'})"
-    rolls = config is None or "topography" in config
-    then = f"tc.metrics.evaluate({model}, x)" if rolls else f"{model} is the model"
-    raise BadInput(f"{folder.path} was trained on sequences of your own: in Python, {then}")
+    has_metrics = config is None or "topography" in config
+    advice = f"evaluate it with tc.metrics.evaluate({model}, x)"
+    advice = advice if has_metrics else f"load it with {model}"
+    raise BadInput(
+        f"{folder.path} was trained on sequences of your own, without a recipe: in Python, {advice}"
+    )

@@ -1,4 +1,4 @@
-"""A model for sequences of your own: its recipe is chosen from their shape, and reported."""
+"""``topocaps fit``: choose a recipe for sequences of your own, train it, and write a report."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from topocaps.study.rolling_recipe import RollingRecipe
 from topocaps.study.runs import Job, Say, run_job, train_jobs
 from topocaps.training import Adam, Precision, RunFolder, Training, load
 
-FEWEST = 4  # frames of a sequence: some to see, and some others to predict
+FEWEST = 4  # smallest number of frames of a sequence: some are visible, others are predicted
 CAPSULES = 12
-BATCH, STEPS = 16, 500  # sequences of a batch, batches of an epoch
+BATCH, STEPS = 16, 500  # sequences per batch, batches per epoch
 SIDE = 32  # pixels: larger pictures are resized to this shorter side by default
-LONGEST, CUT = 32, 24  # frames: longer clips are cut into windows of 24 by default
-FEW = 5000  # sequences of pictures: so many or fewer are augmented by shifts
-DIRECTIONS = (-1.0, 1.0)  # sites a frame: the motions that are tried by default
-TRIAL = 0.15  # share of the epochs in which the motion is chosen
-SURE = 0.95  # share of the training sequences above which all are said to move alike
+LONGEST, CUT = 32, 24  # frames: clips longer than LONGEST are cut into windows of CUT by default
+FEW = 5000  # largest number of sequences that are augmented by shifts
+DIRECTIONS = (-1.0, 1.0)  # default candidate velocities, in sites per frame
+TRIAL = 0.15  # epochs of the trial that chooses the motion, as a share of all epochs
+SURE = 0.95  # the motion is known if at least this share of the training sequences has it
 _MANY = 64 * 64 * 3  # values of a frame above which networks are convolutional
 
 
 class Kind(StrEnum):
     """The family of models that ``fit`` trains."""
 
-    ROLLING = "rolling"  #: a `RollingVAE`, one code for a sequence
+    ROLLING = "rolling"  #: a `RollingVAE`, which has one code for a sequence
     TVAE = "tvae"  #: the paper's `TopographicVAE`
 
 
@@ -48,15 +48,16 @@ EPOCHS = {Kind.ROLLING: 16, Kind.TVAE: 18}
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user chooses of a model; what is None is chosen from the data.
+    """Settings that the user chooses. ``fit_own`` chooses those that are None.
 
     Args:
-        model: family of the model; by default that of the run folder, or a rolling VAE.
+        model: family of the model; by default that of the run folder, or else a rolling VAE.
         epochs: number of epochs.
-        patience: epochs to go on without a better bound on held-out sequences.
+        patience: number of epochs without a better bound on held-out sequences after which
+            training stops.
         closed: whether the last frame is followed by the first.
-        window: frames that share variances; of a TVAE alone.
-        speeds: candidate velocities, in sites a frame; of a rolling VAE alone.
+        window: number of frames that share variances, for a TVAE.
+        speeds: candidate velocities in sites per frame, for a rolling VAE.
         changes: ``key=value`` settings of the recipe.
     """
 
@@ -73,9 +74,9 @@ class Choices:
             return
         object.__setattr__(self, "model", one_of(Kind, "model", self.model))
         if self.model is Kind.ROLLING and self.window is not None:
-            raise BadInput("window is a choice of model=tvae: a rolling VAE has one code for all")
+            raise BadInput("window needs model=tvae: a rolling VAE has one code for all frames")
         if self.model is Kind.TVAE and self.speeds is not None:
-            raise BadInput("speeds is a choice of model=rolling: a TVAE has one velocity")
+            raise BadInput("speeds needs model=rolling: a TVAE has one velocity")
         if self.speeds is not None:
             speeds = tuple(finite_number("a velocity", speed) for speed in self.speeds)
             if not speeds:
@@ -83,19 +84,19 @@ class Choices:
             object.__setattr__(self, "speeds", speeds)
 
     def in_folder(self, out: Path) -> Choices:
-        """Return the choices with a family of models: that of the run in a folder, if it has one.
+        """Return the choices with the family of the run in a folder, if ``model`` is None.
 
-        So a run of an earlier version resumes as what it is.
+        So a TVAE resumes as a TVAE, although a rolling VAE is the default.
         """
         if self.model is not None:
             return self
         folder = RunFolder(out)
-        begun = folder.recipe.exists() and isinstance(recipe_of(folder), Recipe)
-        return replace(self, model=Kind.TVAE if begun else Kind.ROLLING)
+        is_tvae = folder.recipe.exists() and isinstance(recipe_of(folder), Recipe)
+        return replace(self, model=Kind.TVAE if is_tvae else Kind.ROLLING)
 
     @property
     def training(self) -> Training:
-        """The training of a perceptron of the size that ``fit`` chooses."""
+        """Settings of the training."""
         model = self.model or Kind.ROLLING
         rolling = model is Kind.ROLLING
         return Training(
@@ -118,53 +119,60 @@ def fit_own(
     device: str = "auto",
     say: Say = lambda line: None,
 ) -> Finished[Any]:
-    """Read sequences, choose a recipe, train, evaluate without factors, and write a report."""
+    """Read sequences, choose a recipe, train and evaluate the model, and write a report.
+
+    Args:
+        data: where the sequences are, and how they are read.
+        out: run folder.
+        choices: settings that the user chooses.
+        say: called with every line of progress.
+    """
     choices = choices.in_folder(out)
     data = replace(data, closed=choices.closed and choices.model is Kind.ROLLING)
     data = data if data.size is not None else replace(data, at_most=SIDE)
-    own = data.read(say)
-    if own.summary.get("shrunk"):
+    imported = data.read(say)
+    if imported.summary.get("shrunk"):
         say(f"pictures are resized to a shorter side of {SIDE} pixels: --size changes this")
-    if data.frames is None and (long := own.sequences.frames) > LONGEST:
-        say(f"clips are cut into windows of {CUT} frames: --frames {long} keeps them whole")
+    if data.frames is None and (frames := imported.sequences.frames) > LONGEST:
+        say(f"clips are cut into windows of {CUT} frames: --frames {frames} keeps them whole")
         data = replace(data, frames=CUT, stride=CUT // 2)
-        own = own.cut(CUT, CUT // 2)
-        say(str(own))
-    recipe: BaseRecipe = recipe_for(own, data, choices).change(choices.changes)
+        imported = imported.cut(CUT, CUT // 2)
+        say(str(imported))
+    recipe: BaseRecipe = recipe_for(imported, data, choices).change(choices.changes)
     say(explain(recipe))
     splits = None
     if isinstance(recipe.data, OwnSequences) and replace(recipe.data, shift=data.shift) == data:
-        splits = recipe.data.splits(own)  # not if ``changes`` ask for other frames
+        splits = recipe.data.splits(imported)  # ``changes`` do not require other frames
     if isinstance(recipe, RollingRecipe) and isinstance(recipe.motion, Unknown):
         recipe = with_motion(recipe, out, seed, device, say, splits or recipe.data.load())
     return run_job(Job(recipe, out, seed, evaluate_start=False), device, say, splits)
 
 
-def recipe_for(own: Imported, data: OwnSequences, choices: Choices) -> Recipe | RollingRecipe:
-    """Return a recipe for sequences that were read.
+def recipe_for(imported: Imported, data: OwnSequences, choices: Choices) -> Recipe | RollingRecipe:
+    """Return a recipe for sequences that were read, or raise `BadInput` if they are too short.
 
     Small sets of pictures are augmented by shifts. Large frames get convolutional networks.
     """
-    frames, shape = own.sequences.frames, own.sequences.frame_shape
+    frames, shape = imported.sequences.frames, imported.sequences.frame_shape
     if frames < FEWEST:
-        alone = (
-            ". Put the pictures of a sequence into one subfolder, or cut those of a folder into "
-            "sequences with --frames N; tc.data.from_images makes sequences of single pictures"
+        advice_for_pictures = (
+            ". Put the pictures of a sequence into one subfolder, or cut the pictures of a folder "
+            "into sequences with --frames N; tc.data.from_images makes sequences of single pictures"
         )
         raise BadInput(
             f"sequences of {counted(frames, 'frame')} are too short to learn motion from: "
-            f"{FEWEST} or more are needed{alone * (frames == 1)}"
+            f"{FEWEST} or more are needed{advice_for_pictures * (frames == 1)}"
         )
-    pictures = len(shape) == 3 and min(shape[1:]) >= 28
-    convolutional = pictures and math.prod(shape) > _MANY
-    few = split(own)[0]
-    if isinstance(few, Sequences) and len(few) <= FEW and len(shape) == 3 and not data.shift:
-        data = replace(data, shift=room_to_shift(few))
+    are_large_pictures = len(shape) == 3 and min(shape[1:]) >= 28
+    convolutional = are_large_pictures and math.prod(shape) > _MANY
+    train = split(imported)[0]
+    if isinstance(train, Sequences) and len(train) <= FEW and len(shape) == 3 and not data.shift:
+        data = replace(data, shift=room_to_shift(train))
     settings: dict[str, Any] = {
         "name": Path(data.path).resolve().stem or "own",
         "about": f"sequences of {frames} frames from {data.path}",
         "data": data,
-        "likelihood": Likelihood.of(own.likelihood),
+        "likelihood": Likelihood.of(imported.likelihood),
         "training": choices.training,
     }
     if choices.model is Kind.TVAE:
@@ -177,9 +185,9 @@ def _rolling(
 ) -> RollingRecipe:
     """Return a recipe of a rolling VAE, whose motion is unknown.
 
-    The rings of ``closed`` sequences have as many sites as frames. Otherwise they have more than
-    twice as many sites as a code moves, so that no frame comes round. The number is odd, as rolls
-    by fractions need.
+    For ``closed`` sequences a capsule has as many sites as a sequence has frames. Otherwise it has
+    more than twice as many sites as a code can roll, so that no two rolls, forwards or backwards,
+    coincide. The number is odd, since rolls by fractions of a site need an odd number.
     """
     speeds = DIRECTIONS if choices.speeds is None else choices.speeds
     fastest = max(1.0, *map(abs, speeds))
@@ -196,14 +204,18 @@ def _rolling(
 def _tvae(frames: int, convolutional: bool, choices: Choices, settings: dict[str, Any]) -> Recipe:
     """Return a recipe of a TVAE.
 
-    The default window leaves out a tenth of the frames at either end, which remain to be predicted.
-    In ``closed`` sequences capsules have as many sites as frames. Otherwise time and capsules have
-    open ends. A value that rolls out over an end is lost, so there are twice as many sites.
+    The default window leaves out a tenth of the frames at each end, which are then predicted. For
+    ``closed`` sequences a capsule has as many sites as a sequence has frames. Otherwise time and
+    capsules have open ends. A value that rolls beyond an end is lost, so there are twice as many
+    sites.
     """
-    left = 2 * max(1, frames // 10)
-    window = frames - left if choices.window is None else whole_number("window", choices.window)
+    outside = 2 * max(1, frames // 10)
+    window = frames - outside if choices.window is None else whole_number("window", choices.window)
     if window > frames:
-        raise BadInput(f"a window of {window} frames is longer than sequences of {frames}")
+        raise BadInput(
+            f"a window of {window} frames is longer than sequences of {frames}: choose a window of "
+            f"at most {frames}"
+        )
     sites = frames if choices.closed else max(frames, min(2 * frames, 2 * LONGEST))
     return Recipe(
         topography=Topography(
@@ -220,10 +232,10 @@ def _tvae(frames: int, convolutional: bool, choices: Choices, settings: dict[str
 def with_motion(
     recipe: RollingRecipe, out: Path, seed: int, device: str, say: Say, splits: Splits
 ) -> RollingRecipe:
-    """Train a short trial with every candidate motion, and keep those that sequences have.
+    """Return the recipe with a known motion if a short trial finds one for nearly all sequences.
 
-    If nearly all training sequences move by one candidate, it is taken as known. The model starts
-    from the weights of the trial, which is in the folder ``start`` of the run.
+    The trial infers the motion of each training sequence from the candidates. Its run is in the
+    folder ``start`` of the run, and the returned recipe starts from its weights.
     """
     epochs = max(1, round(TRIAL * recipe.training.epochs))
     trial = replace(
@@ -239,11 +251,11 @@ def with_motion(
     names = motion_names(model)
     best = int(share.argmax())
     order = [int(n) for n in share.argsort(descending=True) if share[n] > 0]
-    found = ", ".join(f"{names[n]} sites a frame in {share[n]:.0%}" for n in order)
-    found = f"motion in a trial: {found} of the training sequences, so it is "
-    found += "inferred for each of them" if share[best] < SURE else "taken as known"
-    say(found)
-    recipe = replace(recipe, about=f"{recipe.about}; {found}", start=trial)
+    shares = ", ".join(f"{names[n]} sites per frame in {share[n]:.0%}" for n in order)
+    decision = "inferred for each of them" if share[best] < SURE else "taken as known"
+    sentence = f"motion in a trial: {shares} of the training sequences, so it is {decision}"
+    say(sentence)
+    recipe = replace(recipe, about=f"{recipe.about}; {sentence}", start=trial)
     if share[best] < SURE:
         return recipe
     velocity = model.motions.velocities[best, 0]  # of a capsule, along each axis
@@ -252,26 +264,26 @@ def with_motion(
 
 
 def explain(recipe: BaseRecipe) -> str:
-    """Return a sentence that states the choices of a recipe."""
+    """Return a sentence that states the chosen settings of a recipe."""
     assert isinstance(recipe, Recipe | RollingRecipe)
     topography, training = recipe.topography, recipe.training
     epochs = counted(training.epochs, "epoch")
     if training.patience is not None:
-        epochs = f"up to {epochs} (stops after {training.patience} without a better bound)"
+        epochs = f"up to {epochs} (training stops after {training.patience} without a better bound)"
     shift = getattr(recipe.data, "shift", 0)
-    shown = f", shifted by up to {counted(shift, 'pixel')}" if shift else ""
+    shifted = f", shifted by up to {counted(shift, 'pixel')}" if shift else ""
     if isinstance(recipe, RollingRecipe):
         closed = isinstance(recipe.data, OwnSequences) and recipe.data.closed
         convolutional, ends = recipe.channels is not None, "closed time" if closed else "open time"
-        moves = f"a motion of {_velocity(recipe.motion)} sites a frame"
+        coherence = f"a motion of {_velocity(recipe.motion)} sites per frame"
     else:
         convolutional, ends = recipe.convolutional, "closed time" if recipe.closed else "open ends"
-        moves = f"a window of {topography.window} frames"
+        coherence = f"a window of {topography.window} frames"
     networks = "convolutional networks" if convolutional else "multilayer perceptrons"
     return (
-        f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, {moves}, "
+        f"chosen: {topography.capsules} capsules of {topography.shape[0]} sites, {coherence}, "
         f"{ends}, {networks}, a {recipe.likelihood.value} decoder, "
-        f"{epochs} of {training.epoch_size or 0:,} sequences{shown}"
+        f"{epochs} of {training.epoch_size or 0:,} sequences{shifted}"
     )
 
 

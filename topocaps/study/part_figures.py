@@ -1,4 +1,4 @@
-"""Figures of part-whole models: templates, and the parts that draw an image."""
+"""Figures of part-whole models: templates, and images with their parts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from topocaps.data import geometry
 from topocaps.errors import BadInput
 from topocaps.study.figures import can_be_drawn, canvas, show_rows, tile
 
-FREE_STEPS = 100
+FREE_STEPS = 100  # of free-form inference
 
 
 @torch.no_grad()
 def templates(model: PartWhole) -> Figure:
-    """Draw all templates."""
+    """Draw all templates of a model."""
     images = model.templates.images()
     shown = (images[:, :-1] * images[:, -1:]).cpu()
     columns = min(8, len(shown))
@@ -35,7 +35,7 @@ def templates(model: PartWhole) -> Figure:
 
 
 def coloured(model: PartWhole, parts: Capsules) -> Tensor:
-    """Return the image with each part in its own colour, (…, 3, height, width)."""
+    """Return images (…, 3, height, width) in which each part has its own colour."""
     ink, alpha = model.templates.moved(parts)
     count = ink.shape[-4]
     hues = [colorsys.hsv_to_rgb(n / count, 0.85, 1.0) for n in range(count)]
@@ -45,15 +45,20 @@ def coloured(model: PartWhole, parts: Capsules) -> Tensor:
 
 @torch.no_grad()
 def parts(model: PartWhole, x: Tensor) -> Figure:
-    """Draw input, reconstruction and coloured parts of images (…, *frame)."""
+    """Draw the input, the reconstruction and the coloured parts of images (…, *frame)."""
     x = x.flatten(0, -4)
-    found = model.parts_of(x)
-    rows = [_rgb(x), _rgb(model.templates(found)), coloured(model, found)]
+    inferred = model.parts_of(x)
+    rows = [_rgb(x), _rgb(model.templates(inferred)), coloured(model, inferred)]
     return _rows(rows, ("input", "reconstruction", "parts"))
 
 
 def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
-    """Draw an image (*frame) rotated by each of ``degrees``, before and after optimisation."""
+    """Draw reconstructions of a rotated image, by the encoder and after free-form inference.
+
+    Args:
+        x: an image, (*frame).
+        degrees: angles of the rotations.
+    """
     if x.numel() != math.prod(x.shape[-3:]):
         raise BadInput(f"expected one image (channels, height, width), not {tuple(x.shape)}")
     x = x.reshape(x.shape[-3:])
@@ -61,23 +66,23 @@ def turned(model: PartWhole, x: Tensor, degrees: Sequence[float]) -> Figure:
     angles = torch.stack([poses.rotated(math.radians(d), aspect) for d in degrees]).to(x)
     images = geometry.warp(x, poses.sources(angles, model.templates.grid))
     with torch.no_grad():
-        first = model.parts_of(images)
-    found = optimise(model, images, steps=FREE_STEPS).parts(model)
+        encoded = model.parts_of(images)
+    optimised = optimise(model, images, steps=FREE_STEPS).parts(model)
     with torch.no_grad():
         rows = [
             _rgb(images),
-            _rgb(model.templates(first)),
-            _rgb(model.templates(found)),
-            coloured(model, first),
-            coloured(model, found),
+            _rgb(model.templates(encoded)),
+            _rgb(model.templates(optimised)),
+            coloured(model, encoded),
+            coloured(model, optimised),
         ]
-    names = ("input", "encoder", "free-form", "encoder, parts", "free-form, parts")
-    return _rows(rows, names, [f"{d:g}°" for d in degrees])
+    labels = ("input", "encoder", "free-form", "encoder, parts", "free-form, parts")
+    return _rows(rows, labels, [f"{d:g}°" for d in degrees])
 
 
 @torch.no_grad()
 def samples(model: PartWhole, count: int = 16) -> Figure:
-    """Draw images sampled from the prior, and their coloured parts."""
+    """Draw ``count`` images that are sampled from the model, and their coloured parts."""
     scene = model.sample(count)
     parts = scene.layers[-1].rotated(scene.rotation)
     return _rows([_rgb(scene.x), coloured(model, parts)], ("image", "parts"))

@@ -1,6 +1,6 @@
-"""Quantities: where a number is recorded, what it is called, and how it is written.
+"""Quantities: the key, the label and the format of a number.
 
-Reports, tables of results and claims use the same quantities and the same way of writing them.
+Reports, tables of results and claims use the same quantities and write them alike.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ class Quantity:
     label: str
     digits: int  #: after the decimal point
     legend: tuple[str, str] | None = None  #: a term, and what it means
-    group: str = ""  #: what the number is measured on, where a model has a line for each
-    largest: bool = False  #: whether a table has the largest over seeds instead of the mean
-    spread_like: tuple[str, ...] = ()  #: key of a number that varies alike over seeds
-    interval: tuple[str, ...] = ()  #: key of its 95 % interval, for a table with a single seed
-    control: bool = True  #: whether a table has it of the untrained model, too
+    group: str = ""  #: label of the line, if a table has several lines for each model
+    largest: bool = False  #: whether a table shows the largest value over seeds, not the mean
+    spread_like: tuple[str, ...] = ()  #: key of a number with a similar spread over seeds
+    interval: tuple[str, ...] = ()  #: key of its 95 % interval, shown if there is a single seed
+    control: bool = True  #: whether a table also shows the value of the untrained model
 
     def of(self, metrics: Any) -> Any:
-        """Return what is recorded under the key, or None."""
+        """Return the value that is recorded under the key, or None."""
         for name in self.key:
             metrics = metrics.get(name) if isinstance(metrics, Mapping) else None
         return metrics
 
     def values(self, results: Iterable[Mapping[str, Any]]) -> list[float]:
-        """Return the number of every result that has it."""
-        found = [self.of(result) for result in results]
-        return [float(value) for value in found if isinstance(value, int | float)]
+        """Return the numbers of the results that record one."""
+        values = map(self.of, results)
+        return [float(value) for value in values if isinstance(value, int | float)]
 
     def write(self, value: float | None, spread: float | None = None) -> str:
-        """Return the number as text.
+        """Return the number as text, with its ``spread`` if one is given.
 
         >>> Quantity(("elbo",), "ELBO", 1).write(-1234.56)
         '−1,234.6'
@@ -57,7 +57,7 @@ class Quantity:
 
     @property
     def untrained(self) -> Quantity:
-        """The same number of the model before its first step."""
+        """The same quantity of the model before its first step."""
         return replace(self, key=("untrained", *self.key))
 
 

@@ -1,4 +1,4 @@
-"""Recipes: everything that decides a run, as data, for each family of models."""
+"""Recipes: all settings of a run as data, with a class for each family of models."""
 
 from __future__ import annotations
 
@@ -54,26 +54,30 @@ from topocaps.training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRecipe(ABC):
-    """Data, training, and what a paper claims for them; what is trained says the recipe's kind."""
+    """Base of recipes: the data, the training, and the numbers that a paper reports for them.
+
+    Subclasses add the model and its settings.
+    """
 
     name: str
     about: str
     data: Data
     training: Training
     claims: Mapping[str, Any] = field(default_factory=dict)
-    edition: str = "topocaps"  #: which paper's settings these are; this library's own by default
-    start: BaseRecipe | None = None  #: whose weights, from the same seed, training starts from
+    edition: str = "topocaps"  #: name of a paper's edition, or "topocaps" for our own settings
+    #: recipe of the run from whose weights training starts; it has the same seed
+    start: BaseRecipe | None = None
 
     @abstractmethod
     def build(self, frame_shape: tuple[int, ...], seed: int) -> GenerativeModel:
-        """The model, initialised from ``seed``."""
+        """Return the model, initialised from ``seed``."""
 
     def check(self, sequences: SequenceSet) -> None:
-        """Refuse sequences that the settings do not suit, before anything is built."""
+        """Raise `BadInput` if the settings do not suit the sequences. Called before ``build``."""
         return
 
     def shortened(self, epochs: int) -> Self:
-        """To try it out: fewer epochs, and no more sequences measured than need be."""
+        """Return the recipe of a short trial: other ``epochs``, and few MNIST test sequences."""
         data, start = self.data, self.start
         if isinstance(data, Mnist) and data.evaluated is None:
             data = replace(data, evaluated=SOME)
@@ -81,7 +85,7 @@ class BaseRecipe(ABC):
         return replace(self, data=data, training=training, start=start and start.shortened(epochs))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recipe as plain data; ``from_json`` makes the same recipe of it."""
+        """Return the recipe as plain data. ``from_json`` makes an equal recipe from it."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.start is None:
             del values["start"]
@@ -92,15 +96,18 @@ class BaseRecipe(ABC):
 
     @staticmethod
     def from_json(settings: Mapping[str, Any]) -> BaseRecipe:
-        """Return the recipe that ``to_json`` wrote, or that a run folder recorded.
+        """Return a recipe from the result of ``to_json`` or from the settings in a run folder.
 
-        The family is that of the recorded model. Keys that are no settings of a recipe, such as
-        those that a run folder adds, are ignored.
+        The class of the recipe follows from the recorded model. Keys that are not fields of a
+        recipe, such as those that a run folder adds, are ignored.
         """
         model = settings["model"]
         kind = model["kind"] if isinstance(model, Mapping) else model
         if kind not in FAMILIES:
-            raise BadInput(f"this version has no recipes of {kind!r} models")
+            raise BadInput(
+                f"this version has no recipes of {kind!r} models: import the module that defines "
+                "them"
+            )
         family = FAMILIES[kind]
         given = [f.name for f in fields(family) if f.init and settings.get(f.name) is not None]
         return family(**{name: _form(name).read(settings[name]) for name in given})
@@ -109,7 +116,7 @@ class BaseRecipe(ABC):
     def identity(self) -> dict[str, Any]:
         """Return all settings that decide the result of a run, under keys that never change.
 
-        The seed, the recipe's name, its description and its claims do not belong to them.
+        It leaves out the seed, the recipe's name, its description and its claims.
         """
         return {
             "data": self.data.identity(),
@@ -119,13 +126,15 @@ class BaseRecipe(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """The digest of ``identity``."""
+        """Digest of ``identity``."""
         return fingerprint(self.identity())
 
     def change(self, changes: Iterable[str]) -> Self:
-        """With ``key=value`` settings; a key is a path such as topography.window, or its end.
+        """Return the recipe with ``key=value`` settings changed.
 
-        What its start has alike stays alike, but for how it is trained: there, only the epochs.
+        A key is a path such as ``topography.window``, or the end of a path. If ``start`` has the
+        same value of a setting, it changes there as well. Settings of training change in ``start``
+        only if they are numbers of epochs.
 
         >>> import topocaps as tc
         >>> tc.recipes.find("sprites/tvae").change(["window=11", "lr=1e-3"]).topography.window
@@ -134,13 +143,13 @@ class BaseRecipe(ABC):
         return functools.reduce(changed, changes, self)
 
 
-#: Classes of recipes by the kind of their models. A family joins with the decorator `recipe_of`.
+#: Classes of recipes by the name of their model class. The decorator `recipe_of` adds to it.
 FAMILIES: dict[str, type[BaseRecipe]] = {}
 Family = TypeVar("Family", bound=type[BaseRecipe])
 
 
 def recipe_of(*models: type[GenerativeModel]) -> Callable[[Family], Family]:
-    """Add the recipes of a family of models, as a decorator, so that ``from_json`` finds them."""
+    """Return a decorator that registers the recipe class of ``models`` for ``from_json``."""
 
     def join(recipe: Family) -> Family:
         FAMILIES.update({model.__name__: recipe for model in models})
@@ -152,24 +161,25 @@ def recipe_of(*models: type[GenerativeModel]) -> Callable[[Family], Family]:
 @recipe_of(TopographicVAE, VAE)
 @dataclass(frozen=True, kw_only=True)
 class Recipe(BaseRecipe):
-    """Data, topographic model, training, and what the papers claim for them."""
+    """Recipe of a `TopographicVAE` or a `VAE`."""
 
-    unseen_window: int | None = None  #: traversal predicts frames outside it; else the model's own
-    rate: float = 1.0  #: sites a frame that the data ask for
-    closed: bool = True  #: sequences come round
+    unseen_window: int | None = None  #: traversals predict frames outside it [the model's window]
+    rate: float = 1.0  #: sites per frame by which latents have to roll to follow the data
+    closed: bool = True  #: whether the last frame of a sequence is followed by the first
     model: type[TopographicVAE] | type[VAE] = TopographicVAE
     topography: Topography
-    hidden: tuple[int, ...] | None = None  #: an encoder's layers; the paper's where None
-    convolutional: bool = False  #: instead of multilayer perceptrons (not the paper's)
-    #: of convolutional networks like those of a `RollingVAE`, with at most one ``hidden`` layer
+    hidden: tuple[int, ...] | None = None  #: widths of the encoders' layers [the paper's]
+    convolutional: bool = False  #: whether networks are convolutional (not in the paper)
+    #: channels of convolutional networks like those of a `RollingVAE`, which have at most one
+    #: ``hidden`` layer
     channels: tuple[int, ...] | None = None
-    mu: float = -30.0
-    centred: bool = False  #: the decoder sees t less its mean under the prior (not the paper's)
-    learned: Learned = Learned.NOTHING  #: of the topography
-    sparsity: float = 0.0  #: price of capsules that stand out, in nats
+    mu: float = -30.0  #: initial mu of Eq. 6
+    centred: bool = False  #: whether the decoder gets t minus its prior mean (not in the paper)
+    learned: Learned = Learned.NOTHING  #: which part of the topography is learned
+    sparsity: float = 0.0  #: weight of the penalty on the spread of capsules, in nats
     epsilon: float = 0.0  #: number added to every energy
-    visible: VisibleFrames | None = None  #: in training; all frames where None
-    norm: Norm = Norm.NONE
+    visible: VisibleFrames | None = None  #: which frames are visible in training [all]
+    norm: Norm = Norm.NONE  #: normalisation of weights
     encoder_fan: Fan = Fan.IN  #: which side of a layer bounds the encoders' initial weights
     decoder_fan: Fan = Fan.IN  #: the same for the decoder
     likelihood: Likelihood = Likelihood.BERNOULLI
@@ -202,33 +212,38 @@ class Recipe(BaseRecipe):
     def _check_time(self) -> None:
         if self.closed and not self.topography.cyclic:
             raise BadInput(
-                "capsules with open ends are for sequences that do not come round: closed=false"
+                "capsules with open ends need sequences that are not closed: set closed=false"
             )
         if self.unseen_window is not None and self.unseen_window < self.topography.window:
             raise BadInput(
                 f"unseen_window {self.unseen_window} is less than the model's window "
-                f"{self.topography.window}: what the model has seen is not unseen"
+                f"{self.topography.window}: set unseen_window to at least {self.topography.window}"
             )
 
     def _check_networks(self) -> None:
         if not self.convolutional:
             if self.channels is not None:
-                raise BadInput("channels are of convolutional networks: set convolutional=true")
+                raise BadInput("channels needs convolutional networks: set convolutional=true")
             return
         if self.learned is not Learned.NOTHING or self.sparsity or self.norm is not Norm.NONE:
-            raise BadInput("convolutional networks have no norm, and no W to learn or be sparse")
+            raise BadInput(
+                "convolutional networks do not support norm, learned and sparsity: leave them out"
+            )
         if (self.encoder_fan, self.decoder_fan) != (Fan.IN, Fan.IN):
             raise BadInput(
-                "encoder_fan and decoder_fan are of multilayer perceptrons: convolutional networks "
-                "are initialised as PyTorch does it, or as He et al. (2015) do if channels are set"
+                "encoder_fan and decoder_fan are settings of multilayer perceptrons: leave them "
+                "out for convolutional networks"
             )
         if self.hidden is not None and self.channels is None:
-            raise BadInput("hidden is of multilayer perceptrons: set hidden=none first")
+            raise BadInput(
+                "convolutional networks without channels have no hidden layers: set hidden=none "
+                "first"
+            )
         check_one_layer(self.hidden)
 
     @property
     def _of_t(self) -> dict[str, Any]:
-        """Settings of models whose t is divided by the pooled energy, which a VAE does not have."""
+        """Settings that a `TopographicVAE` has and a `VAE` has not."""
         names = ("mu", "centred", "learned", "sparsity", "epsilon", "visible")
         return {name: getattr(self, name) for name in names}
 
@@ -238,7 +253,7 @@ class Recipe(BaseRecipe):
         return references(self.model, self.data)
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> TopographicVAE | VAE:
-        """The model, initialised from ``seed``."""
+        """Return the model, initialised from ``seed``."""
         check_seed(seed)
         with seeded(seed):
             if self.convolutional:
@@ -262,12 +277,13 @@ class Recipe(BaseRecipe):
     def check(self, sequences: SequenceSet) -> None:
         if (self.unseen_window or 0) > sequences.frames:
             raise BadInput(
-                f"unseen_window {self.unseen_window} is more than {sequences.frames} frames"
+                f"unseen_window {self.unseen_window} is longer than sequences of "
+                f"{sequences.frames} frames: set unseen_window to at most {sequences.frames}"
             )
 
     @property
     def traversal_options(self) -> TraversalOptions:
-        """How traversals are measured: the window outside which frames count, rate, closed time."""
+        """Options of the traversals that are measured."""
         return TraversalOptions(self.unseen_window, self.rate, self.closed)
 
     def to_json(self) -> dict[str, Any]:
@@ -292,9 +308,9 @@ class Recipe(BaseRecipe):
 @recipe_of(PartWhole)
 @dataclass(frozen=True, kw_only=True)
 class PartWholeRecipe(BaseRecipe):
-    """Data, part-whole model and training."""
+    """Recipe of a `PartWhole` model."""
 
-    probed: int | None = None  #: training images that probes are fitted on; all where None
+    probed: int | None = None  #: number of training images that probes are fitted on [all]
     model: type[PartWhole] = field(default=PartWhole, init=False)
     capsules: PartWholeSettings = field(default_factory=PartWholeSettings)
 
@@ -318,32 +334,32 @@ class PartWholeRecipe(BaseRecipe):
 
 
 class Form(NamedTuple):
-    """How the value of a field is written as plain data, and read from it."""
+    """Functions that write the value of a field as plain data, and read it back."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
 
 
 def _tuples(value: Any) -> Any:
-    """Return the value with tuples in place of JSON's lists."""
+    """Return the value with lists, as JSON has them, replaced by tuples."""
     if isinstance(value, Mapping):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _data(settings: Mapping[str, Any]) -> Data:
-    told = {key: value for key, value in settings.items() if key != "kind"}
-    return DATA[settings["kind"]](**told)
+    arguments = {key: value for key, value in settings.items() if key != "kind"}
+    return DATA[settings["kind"]](**arguments)
 
 
 def _model(recorded: str | Mapping[str, Any]) -> type[TopographicVAE] | type[VAE]:
-    """Return the class of a model; run folders record it with its settings."""
+    """Return the class of a model from its name, or from the settings in a run folder."""
     kind = recorded["kind"] if isinstance(recorded, Mapping) else recorded
-    return {one.__name__: one for one in (TopographicVAE, VAE)}[kind]
+    return {model.__name__: model for model in (TopographicVAE, VAE)}[kind]
 
 
 _PLAIN = Form(plain, _tuples)
-#: The forms of fields whose values are more than plain data, enumerations and tuples.
+#: Forms of the fields whose values are not plain data, enumerations or tuples of them.
 FORMS = {
     "data": Form(lambda data: {"kind": type(data).__name__, **asdict(data)}, _data),
     "training": Form(methodcaller("to_json"), Training.from_json),

@@ -1,4 +1,4 @@
-"""``report.html``: tables, figures and settings in one file that needs no network."""
+"""``report.html``: tables, figures and settings in one file that opens without a network."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from topocaps.version import __version__
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a report: a table, figures with captions, and settings that can be unfolded."""
+    """A section of a report: text, a table, figures with captions, and settings to unfold."""
 
     title: str
     text: str
     table: list[list[str]]
     figures: list[tuple[Path, str]] = field(default_factory=list)
     settings: dict[str, Any] | None = None
-    #: explanation of terms in the table
+    #: explanations of the terms in the table
     legend: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,7 +51,7 @@ pre { background: #f5f6f8; padding: 1rem; overflow-x: auto; font-size: .85rem }
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
-    """Return the HTML of a report. It contains its figures and refers to no other file."""
+    """Return the HTML of a report. It contains the figures, and refers to no other file."""
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
@@ -78,9 +78,9 @@ def _table(rows: list[list[str]]) -> str:
     header, *body = rows
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
-    inside = "".join(f"<tr>{line}</tr>" for line in lines)
-    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table>"
-    return f'<div class="wide">{whole}</div>'
+    rows_html = "".join(f"<tr>{line}</tr>" for line in lines)
+    table_html = f"<table><thead><tr>{head}</tr></thead><tbody>{rows_html}</tbody></table>"
+    return f'<div class="wide">{table_html}</div>'
 
 
 def _legend(legend: Mapping[str, str]) -> str:
@@ -97,18 +97,21 @@ def _figure(path: Path, caption: str) -> str:
 
 
 def compare(runs: list[Finished[Any]]) -> list[list[str]]:
-    """Return a table with a column for every run and one for the untrained model of the first."""
-    named = Counter(run.name for run in runs)
+    """Return a table with a column for every run and one for the untrained model of the first run.
+
+    The first row is the header.
+    """
+    counts = Counter(run.name for run in runs)
     columns: dict[str, Any] = {}
     for run in runs:
-        label = run.name + f", seed {run.metrics['seed']}" * (named[run.name] > 1)
+        label = run.name + f", seed {run.metrics['seed']}" * (counts[run.name] > 1)
         columns[label if label not in columns else f"{label}, {run.folder.path}"] = run.metrics
     columns[f"{runs[0].name}, untrained"] = runs[0].metrics["untrained"]
     return table(evaluation_of(runs[0].model).quantities(list(columns.values())), columns)
 
 
 def section(run: Finished[Any]) -> Section:
-    """Return the section of a report on one run."""
+    """Return the section on one run."""
     evaluation = evaluation_of(run.model)
     captions = evaluation.captions
     files = {name: drawing.saved(run.folder.figures, name) for name in captions}
@@ -137,6 +140,7 @@ def section(run: Finished[Any]) -> Section:
 
 
 def _shared(metrics: dict[str, Any]) -> str:
+    """Return a remark if several models trained together and so shared the seconds."""
     together = metrics.get("together", 1)
     return f" ({together} models at once)" if together > 1 else ""
 
@@ -145,5 +149,5 @@ def draw_figures(run: Finished[Any], held_out: SequenceSet) -> None:
     """Draw all figures of a run into its folder."""
     make_folder(run.folder.figures)
     history = {"history": figures.history(run.folder.records())}
-    for name, drawn in {**evaluation_of(run.model).draw(run, held_out), **history}.items():
-        drawing.save(drawn, run.folder.figures, name)
+    for name, figure in {**evaluation_of(run.model).draw(run, held_out), **history}.items():
+        drawing.save(figure, run.folder.figures, name)

@@ -1,4 +1,4 @@
-"""Figures of predictions: frames that models fill in, gains, motions and calibration."""
+"""Figures of predictions: filled-in frames, gains, motions, capsules and calibration."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from topocaps.models.rolling import RollingVAE
 from topocaps.study import figures
 from topocaps.study.drawing import Animation
 
-SHOWN = 5  # visible frames in pictures
-LEAST = 0.01  # probability of a motion that is named
-_PIXELS = 3  # of the animation for a pixel of a frame
+SHOWN = 5  # number of visible frames in pictures
+LEAST = 0.01  # probability above which a motion has a label
+_PIXELS = 3  # factor by which an animation enlarges frames
 _BAR = 3  # half the height of the red bar, in pixels
-_CAPSULES = 12  # that are drawn, at most
+_CAPSULES = 12  # largest number of capsules that are drawn
 
 
 def first_frames(x: Tensor, count: int = SHOWN) -> Tensor:
-    """Return a mask (batch, time) under which the first frames are visible.
+    """Return a mask (batch, time) that is True for the first ``count`` frames.
 
-    Of short sequences at least two frames are hidden.
+    At least two frames are hidden, so in short sequences fewer frames are visible.
     """
     shown = max(1, min(count, x.shape[1] - 2))
     return (torch.arange(x.shape[1]) < shown).expand(x.shape[:2])
@@ -37,10 +37,10 @@ def first_frames(x: Tensor, count: int = SHOWN) -> Tensor:
 
 @torch.no_grad()
 def predicted(models: Mapping[str, Fill], x: Tensor) -> Figure:
-    """Draw sequences, and below each what every model makes of its first frames.
+    """Draw sequences, and below each the predictions of every model from its first frames.
 
     Args:
-        models: functions that fill hidden frames in, by the label of their row.
+        models: functions that fill in hidden frames, by the label of their row.
         x: frames (batch, time, *frame).
     """
     visible = first_frames(x)
@@ -59,16 +59,18 @@ def predicted(models: Mapping[str, Fill], x: Tensor) -> Figure:
 
 
 def ring_traversal(traversed: RingTraversal, labels: Sequence[str] = ()) -> Figure:
-    """Draw the frames of a rolled code, and above them the frames of the input that lie there.
+    """Draw the frames of rolled codes, below the input frames that they correspond to.
 
-    Frames that the code has not seen are grey. An offset between two frames has no input.
+    Input frames that were hidden from the model are grey. A roll that lies between two frames has
+    no input frame.
     """
     x, frame = traversed.x, traversed.frame
     figures.check_drawable(x.shape[2:])
     shown = figures.unseen_in_grey(x, ~traversed.visible)
-    each = torch.arange(len(x), device=x.device)[:, None]
-    above = torch.where((frame >= 0)[..., None, None, None], shown[each, frame.clamp_min(0)], 1.0)
-    blocks = torch.stack([above, traversed.rolled], 1)
+    rows = torch.arange(len(x), device=x.device)[:, None]
+    has_input = (frame >= 0)[..., None, None, None]
+    inputs = torch.where(has_input, shown[rows, frame.clamp_min(0)], 1.0)
+    blocks = torch.stack([inputs, traversed.rolled], 1)
     offsets = [str(offset) for offset in range(blocks.shape[2])]
     figure, axes = figures.draw_blocks(blocks, ("input", "rolled"), labels, offsets)
     axes[-1].set_xlabel("sites rolled, along the motion of the sequence", fontsize=9)
@@ -77,26 +79,35 @@ def ring_traversal(traversed: RingTraversal, labels: Sequence[str] = ()) -> Figu
 
 @torch.no_grad()
 def animated(models: Mapping[str, Fill], x: Tensor) -> Animation:
-    """Return an animation of sequences, and below each what models make of its first frames."""
+    """Return an animation of sequences and, below each, of predictions from its first frames.
+
+    Args:
+        models: functions that fill in hidden frames, by their label.
+        x: frames (batch, time, *frame).
+    """
     visible = first_frames(x)
     rows = torch.stack([x, *(fill(x, visible) for fill in models.values())]).clamp(0, 1)
     pictures = []
     for frame in range(x.shape[1]):
         picture = figures.tile(rows[:, :, frame])
-        colour = np.repeat(picture[..., None], 3, 2) if picture.ndim == 2 else picture
-        large = (255 * colour).astype(np.uint8).repeat(_PIXELS, 0).repeat(_PIXELS, 1)
+        rgb = np.repeat(picture[..., None], 3, 2) if picture.ndim == 2 else picture
+        enlarged = (255 * rgb).astype(np.uint8).repeat(_PIXELS, 0).repeat(_PIXELS, 1)
         if not visible[0, frame]:
-            below = len(large) // len(rows)
-            large[below - _BAR : below + _BAR] = (200, 64, 47)
-        pictures.append(large)
+            end_of_input = len(enlarged) // len(rows)
+            enlarged[end_of_input - _BAR : end_of_input + _BAR] = (200, 64, 47)
+        pictures.append(enlarged)
     return Animation(np.stack(pictures))
 
 
 def by_visible(runs: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Figure:
-    """Draw the gain of each run against the number of visible frames, from its metrics."""
+    """Draw the gain of each run against the number of visible frames.
+
+    Args:
+        runs: the metrics of each run, by the number of visible frames.
+    """
     gains = {
-        name: {int(n): one["gain"] for n, one in measured.items()}
-        for name, measured in runs.items()
+        name: {int(n): metrics["gain"] for n, metrics in by_count.items()}
+        for name, by_count in runs.items()
     }
     return _gains(gains, "visible frames")
 
@@ -108,19 +119,19 @@ def by_distance(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         runs: the metrics of each run, by the number of visible frames.
     """
     gains = {
-        name: {int(n): gain for n, gain in measured[str(SHOWN)]["by_distance"].items()}
-        for name, measured in runs.items()
-        if str(SHOWN) in measured
+        name: {int(n): gain for n, gain in by_count[str(SHOWN)]["by_distance"].items()}
+        for name, by_count in runs.items()
+        if str(SHOWN) in by_count
     }
     return _gains(gains, f"frames from the nearest of {SHOWN} visible ones")
 
 
 def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure:
-    """Draw gains against whole numbers, which ``label`` names."""
+    """Draw the gains of each run against whole numbers. ``label`` is that of their axis."""
     figure, (axis,) = figures.canvas(1, 1, (6.0, 3.4))
     lowest = 0.0
-    for name, measured in runs.items():
-        known = {n: gain for n, gain in measured.items() if gain is not None}
+    for name, gains in runs.items():
+        known = {n: gain for n, gain in gains.items() if gain is not None}
         if known:
             axis.plot(list(known), list(known.values()), marker="o", markersize=4, label=name)
             lowest = min(lowest, *known.values())
@@ -132,22 +143,23 @@ def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure
     return figure
 
 
-def motions(found: Mapping[str, Any]) -> Figure:
+def motions(metrics: Mapping[str, Any]) -> Figure:
     """Draw the probabilities of candidate motions by the number of visible frames.
 
     Args:
-        found: the numbers of a run on its motions: the names of the ``candidates``, the
+        metrics: the metrics of a run on its motions: the names of the ``candidates``, the
             ``most_frequent`` ones, and their mean probabilities by the number of visible frames.
     """
-    names, groups, measured = found["candidates"], found["most_frequent"], found["probability"]
+    names, groups = metrics["candidates"], metrics["most_frequent"]
+    by_count = metrics["probability"]
     figure, axes = figures.canvas(1, len(groups), (1.4 + 2.6 * len(groups), 3.0))
     for place, (axis, group) in enumerate(zip(axes, groups, strict=True)):
-        floor = np.zeros(len(measured))
+        bottom = np.zeros(len(by_count))
         for n, name in enumerate(names):
-            share = np.array([by_group[place][n] for by_group in measured.values()])
+            share = np.array([by_group[place][n] for by_group in by_count.values()])
             label = name if share.max() > LEAST else None
-            axis.bar(list(measured), share, bottom=floor, label=label)
-            floor += share
+            axis.bar(list(by_count), share, bottom=bottom, label=label)
+            bottom += share
         axis.set_title(f"moves by {names[group]}", fontsize=10)
         axis.set_ylim(0, 1)
         axis.legend(fontsize=8)
@@ -157,23 +169,28 @@ def motions(found: Mapping[str, Any]) -> Figure:
 
 @torch.no_grad()
 def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
-    """Draw what each capsule adds to the first frame of ``shown`` sequences, spread over all."""
+    """Draw how each capsule changes the first decoded frame of some sequences.
+
+    Args:
+        x: frames (batch, time, *frame).
+        shown: number of sequences that are drawn, spread over all.
+    """
     q = model.posterior(x)
     nats = model.capsule_nats(q).mean(0)
     order = nats.argsort(descending=True)[:_CAPSULES]
     rows = torch.linspace(0, len(x) - 1, shown).long()
     code = q.mean[rows]
-    whole = model.decode(code)
-    added = []
+    decoded = model.decode(code)
+    changes = []
     for capsule in order.tolist():
         without = code.clone()
         without[:, capsule] = 0
-        added.append((whole - model.decode(without)).mean(1))  # over colours
-    differences = torch.stack(added, 1)  # shown capsules height width
+        changes.append((decoded - model.decode(without)).mean(1))  # over colours
+    differences = torch.stack(changes, 1)  # shown capsules height width
     largest = differences.abs().max().clamp_min(1e-6)
     coloured = colormaps["RdBu_r"]((0.5 + 0.5 * differences / largest).cpu().numpy())[..., :3]
-    both = torch.stack([x[rows, 0], whole], 1)
-    frames = both.mean(2, keepdim=True).expand(-1, -1, 3, -1, -1).cpu()
+    pairs = torch.stack([x[rows, 0], decoded], 1)
+    frames = pairs.mean(2, keepdim=True).expand(-1, -1, 3, -1, -1).cpu()
     block = torch.cat([frames, torch.from_numpy(coloured).movedim(-1, 2).to(frames)], 1)
     titles = ["frame", "decoded", *(f"{nats[capsule]:.0f} nats" for capsule in order)]
     size = (0.75 * block.shape[1] + 0.4, 0.75 * shown + 0.6)
@@ -185,20 +202,26 @@ def capsules(model: RollingVAE, x: Tensor, shown: int = 5) -> Figure:
 
 @torch.no_grad()
 def calibration(model: RollingVAE, x: Tensor, samples: int = 30, groups: int = 12) -> Figure:
-    """Draw the root mean square error of predicted pixels against their predicted deviation."""
+    """Draw the root mean square error of hidden pixels against their predicted deviation.
+
+    Args:
+        x: frames (batch, time, *frame), of which the first ones are visible.
+        samples: number of samples of the prediction that give the deviation.
+        groups: number of groups of pixels with similar deviations.
+    """
     visible = first_frames(x).to(x.device)
-    predicted = model.predict(x, visible)
+    prediction = model.predict(x, visible)
     with seeded(0):
-        decoded = torch.cat([predicted.sample_mean((1,)) for _ in range(samples)])
-    error = (decoded.mean(0) - x)[~visible].flatten().square()
+        decoded = torch.cat([prediction.sample_mean((1,)) for _ in range(samples)])
+    squared_error = (decoded.mean(0) - x)[~visible].flatten().square()
     deviation = decoded.std(0)[~visible].flatten()
     order = deviation.argsort()
     parts = order.tensor_split(groups)
-    at = [deviation[part].square().mean().sqrt().item() for part in parts]
-    off = [error[part].mean().sqrt().item() for part in parts]
+    predicted_deviation = [deviation[part].square().mean().sqrt().item() for part in parts]
+    measured_error = [squared_error[part].mean().sqrt().item() for part in parts]
     figure, (axis,) = figures.canvas(1, 1, (4.2, 3.6))
-    top = 1.05 * max(*at, *off)
+    top = 1.05 * max(*predicted_deviation, *measured_error)
     axis.plot([0, top], [0, top], "--", color=figures.GREY)
-    axis.plot(at, off, marker="o", markersize=4, color=figures.ACCENT)
+    axis.plot(predicted_deviation, measured_error, marker="o", markersize=4, color=figures.ACCENT)
     figures.finish(axis, "predicted standard deviation of a pixel", "root mean square error")
     return figure

@@ -23,26 +23,26 @@ from topocaps.study.recipe import FORMS, BaseRecipe, Form, recipe_of
 @recipe_of(RollingVAE)
 @dataclass(frozen=True, kw_only=True)
 class RollingRecipe(BaseRecipe):
-    """Data, rolling VAE and training."""
+    """Recipe of a `RollingVAE`."""
 
     model: type[RollingVAE] = field(default=RollingVAE, init=False)
     topography: Topography
     motion: Motion = field(default_factory=Known)
     visible: VisibleFrames = field(default_factory=Stretch)
-    keep: int | None = None  #: candidate motions that are decoded; all where None
-    #: widths of perceptrons, or of one layer after convolutions
+    keep: int | None = None  #: number of candidate motions that are decoded [all]
+    #: widths of the perceptrons' layers, or width of the layer after convolutions
     hidden: tuple[int, ...] | None = None
-    channels: tuple[int, ...] | None = None  #: of convolutional networks; perceptrons where None
+    channels: tuple[int, ...] | None = None  #: of convolutional networks [perceptrons]
     likelihood: Likelihood = Likelihood.BERNOULLI
-    prior: CodePrior = field(default_factory=StandardNormal)  #: of the code, or its name
+    prior: CodePrior = field(default_factory=StandardNormal)  #: prior of the code, or its name
     correction: int | None = None  #: hidden channels of a network that corrects the posterior
 
     def __post_init__(self) -> None:
-        given = self.topography
-        if given != Topography(given.capsules, given.shape, cyclic=given.cyclic):
+        w = self.topography
+        if w != Topography(w.capsules, w.shape, cyclic=w.cyclic):
             raise BadInput(
-                "a rolling VAE takes capsules, shape and cyclic of its topography: the other "
-                "settings are those of a TopographicVAE"
+                "a rolling VAE uses only capsules, shape and cyclic of its topography: leave out "
+                "the other settings"
             )
         check_fields(
             self,
@@ -59,8 +59,8 @@ class RollingRecipe(BaseRecipe):
             motion_settings(self.motion), visible_settings(self.visible), prior_settings(self.prior)
         ):  # fmt: skip
             raise BadInput(
-                "a recipe records its motion, its visible frames and its prior: a class of your "
-                "own has no settings, so give the model to tc.fit"
+                "a recipe records its motion, its visible frames and its prior, and cannot record "
+                "a class of your own: train the model with tc.fit"
             )
 
     @property
@@ -69,6 +69,7 @@ class RollingRecipe(BaseRecipe):
         return references(RollingVAE, self.data)
 
     def build(self, frame_shape: tuple[int, ...], seed: int) -> RollingVAE:
+        """Return the model, initialised from ``seed``."""
         check_seed(seed)
         settings: dict[str, Any] = {
             "frame_shape": frame_shape,
@@ -94,7 +95,10 @@ class RollingRecipe(BaseRecipe):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recipe as plain data, without later settings that have their default."""
+        """Return the recipe as plain data, without later settings that have their default.
+
+        Run folders of earlier versions do not record them.
+        """
         settings = super().to_json()
         if self.prior == StandardNormal():
             del settings["prior"]

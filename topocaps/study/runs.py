@@ -1,4 +1,4 @@
-"""From recipes to finished runs: train, evaluate beside the untrained control, draw, report."""
+"""Runs of recipes: train, evaluate beside the untrained network, draw and report."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from topocaps.training.validation import best_epoch
 from topocaps.training.watching import on_terminal
 
 Say = Callable[[str], None]
-VALIDATED = 100  # validation sequences of every factor
+VALIDATED = 100  # number of validation sequences of every factor
 VALIDATION_SEED = 1
 
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe to run from a seed, into a folder."""
+    """A recipe, the seed it is run with, and the run folder."""
 
     recipe: BaseRecipe
     out: Path
     seed: int = 0
-    start: Path | None = None  #: folder of the run whose weights it starts from [OUT/start]
-    evaluate_start: bool = True  #: whether that run is evaluated and reported, too
+    start: Path | None = None  #: folder of the run from whose weights it starts [OUT/start]
+    evaluate_start: bool = True  #: whether that run is also evaluated and reported
 
     @property
     def named(self) -> str:
@@ -44,13 +44,13 @@ class Job:
 
     @property
     def before(self) -> Job | None:
-        """The job whose weights this one starts from, if any. It must finish first."""
+        """The job from whose weights this one starts, or None. It must finish first."""
         if self.recipe.start is None:
             return None
         return Job(self.recipe.start, self.start or self.out / "start", self.seed)
 
     def is_done(self, reports: bool) -> bool:
-        """Whether the run is trained and evaluated, and reported if it has to be."""
+        """Return whether the run is trained and evaluated and, if ``reports``, has a report."""
         folder = RunFolder(self.out)
         last = folder.report if reports else folder.metrics
         return folder.weights.exists() and last.exists()
@@ -62,7 +62,7 @@ def run_job(
     say: Say = lambda line: None,
     splits: Splits | None = None,
 ) -> Finished[Any]:
-    """Train, evaluate and report one job; raise ``NonFinite`` if it does not stay finite."""
+    """Train, evaluate and report one job. Raise `NonFinite` if training does not stay finite."""
     for finished in run_jobs([job], device=device, say=say, splits=splits):
         return finished
     raise NonFinite(f"{job.recipe.name} did not stay finite: see {RunFolder(job.out).failure}")
@@ -80,21 +80,24 @@ def run_jobs(
     """Train, evaluate and report jobs. Jobs with the same data and number of steps train together.
 
     The iterator yields each run when it is evaluated, and starts a group only when its first run is
-    requested. A finished run is not run again. A model that is not finite is reported and skipped.
+    requested. Finished runs are not run again. Runs that did not stay finite are reported through
+    ``say`` and skipped.
 
     Args:
+        data: folder of the data.
+        say: called with every line of progress.
         reports: whether to draw figures and write reports.
-        splits: the data of all jobs, if they are loaded already.
+        splits: the data of all jobs, if they are already loaded.
     """
     _check_data(jobs, splits)
     for evaluate in (True, False):
         chosen = [job for job in jobs if job.evaluate_start is evaluate]
-        before = list({b.out: b for job in chosen if (b := job.before) is not None}.values())
-        loaded = splits if all(b.recipe.data == chosen[0].recipe.data for b in before) else None
-        if before and evaluate:
-            list(run_jobs(before, data, device, say, reports=reports, splits=loaded))
-        elif before:
-            train_jobs(before, data, device, say, splits=loaded)
+        starts = list({s.out: s for job in chosen if (s := job.before) is not None}.values())
+        loaded = splits if all(s.recipe.data == chosen[0].recipe.data for s in starts) else None
+        if starts and evaluate:
+            list(run_jobs(starts, data, device, say, reports=reports, splits=loaded))
+        elif starts:
+            train_jobs(starts, data, device, say, splits=loaded)
     for group in _together(jobs, say):
         shared = splits or group[0].recipe.data.load(data)
         done = [job.is_done(reports) for job in group]
@@ -112,7 +115,7 @@ def run_jobs(
                 yield evaluate_run(
                     job.out, device, recipe=job.recipe, splits=shared, report=reports
                 )
-        del shared  # before the next group loads its data
+        del shared  # frees memory before the next group loads its data
 
 
 def train_jobs(
@@ -123,7 +126,10 @@ def train_jobs(
     *,
     splits: Splits | None = None,
 ) -> None:
-    """Train jobs as ``run_jobs`` does, without an evaluation, from their initial weights."""
+    """Train jobs as `run_jobs` does, but do not evaluate them.
+
+    The runs from whose weights they start must be trained already.
+    """
     _check_data(jobs, splits)
     for group in _together(jobs, say):
         _train(group, splits or group[0].recipe.data.load(data), device, say)
@@ -134,15 +140,15 @@ def _check_data(jobs: Sequence[Job], splits: Splits | None) -> None:
     for job in jobs:
         if splits is not None and job.recipe.data != jobs[0].recipe.data:
             raise BadInput(
-                f"splits are the data of all jobs: {job.recipe.name} has {job.recipe.data}, and "
-                f"{jobs[0].recipe.name} has {jobs[0].recipe.data}"
+                f"splits must be the data of all jobs: {job.recipe.name} has {job.recipe.data}, "
+                f"but {jobs[0].recipe.name} has {jobs[0].recipe.data}"
             )
 
 
 def _together(jobs: Sequence[Job], say: Say) -> list[list[Job]]:
-    """Return groups of jobs with the same data and number of steps.
+    """Return groups of jobs with the same data, number of steps and patience.
 
-    Jobs that start from a run that failed are left out.
+    Jobs that start from a failed run are left out.
     """
     groups: dict[object, list[Job]] = {}
     for job in jobs:
@@ -179,10 +185,11 @@ def _train(jobs: Sequence[Job], splits: Splits, device: str, say: Say) -> list[R
 
 
 def _trained(run: Run) -> str:
-    took = f"trained in {run.seconds:.0f} s on {run.device}"
+    """Return a sentence on the training time and, with validation, on the best epoch."""
+    time = f"trained in {run.seconds:.0f} s on {run.device}"
     if run.best_epoch is None:
-        return took
-    return f"{took} for {counted(len(run.history), 'epoch')}; the best was epoch {run.best_epoch}"
+        return time
+    return f"{time} for {counted(len(run.history), 'epoch')}; the best was epoch {run.best_epoch}"
 
 
 def _validation(splits: Splits) -> SequenceSet:
@@ -191,7 +198,7 @@ def _validation(splits: Splits) -> SequenceSet:
 
 
 def _initial(job: Job, frame_shape: tuple[int, ...]) -> GenerativeModel:
-    """Return the model before its first step: new, or with the weights it starts from."""
+    """Return the model before its first step: a new one, or one with the weights of ``before``."""
     model = job.recipe.build(frame_shape, job.seed)
     return model if job.before is None else load(job.before.out, model).train()
 
@@ -206,7 +213,12 @@ def evaluate_run(
 ) -> Finished[Any]:
     """Evaluate a trained run and write its metrics and, if ``report``, its figures and report.
 
-    ``recipe`` and ``splits`` default to those that the run folder records.
+    Args:
+        path: the run folder.
+        data: folder of the data.
+        recipe: recipe of the run; by default the one that the folder records.
+        splits: data of the recipe; loaded by default.
+        report: whether to draw figures and write a report.
     """
     folder = RunFolder(path)
     settings = folder.settings()
@@ -237,12 +249,12 @@ def evaluate_run(
 def _about(
     folder: RunFolder, recipe: BaseRecipe, splits: Splits, parameters: int
 ) -> dict[str, Any]:
-    """Return what metrics state about a run: its data, its training and its device."""
+    """Return the entries of metrics.json on a run: its data, its training and its device."""
     settings, history = folder.settings(), folder.records()
     last, start = history[-1], recipe.start
     together = last.get("together", 1)
-    patient = recipe.training.patience and splits.validation is None
-    chosen = best_epoch(history) if patient else 0
+    held_out_chose = recipe.training.patience and splits.validation is None
+    chosen = best_epoch(history) if held_out_chose else 0
     return {
         "split": splits.name + (f", which chose epoch {chosen}" if chosen else ""),
         "data": splits.source,

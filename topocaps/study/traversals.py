@@ -1,4 +1,4 @@
-"""Traversals that draw themselves."""
+"""``traverse``: traversals with a figure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DrawableRing(RingTraversal):
     """A `RingTraversal` with a figure."""
 
     def figure(self) -> Figure:
-        """Draw the rolled frames of every sequence, and above them the input where it belongs."""
+        """Draw the rolled frames of every sequence, below the input frames they correspond to."""
         from topocaps.study import rolling_figures  # imports matplotlib, which takes time
 
         return rolling_figures.ring_traversal(self)
@@ -37,11 +37,15 @@ class DrawableRing(RingTraversal):
 
 @functools.singledispatch
 def traverse(model: GenerativeModel, x: Any, **options: Any) -> DrawableTraversal | DrawableRing:
-    """Decode rolled latents beside the frames x; the result has a ``figure()``.
+    """Roll the latents of sequences, and decode them.
 
-    A `TopographicVAE` or a `VAE` takes the options of `DecodedTraversal.of`, whose latents are
-    those of one frame. A `RollingVAE` takes those of `RingTraversal.of`, whose code is that of the
-    sequence.
+    The result has a method ``figure``.
+
+    Args:
+        model: a `TopographicVAE` or a `VAE`, whose latents of one frame are rolled; or a
+            `RollingVAE`, whose code of the sequence is rolled.
+        x: frames (batch, time, *frame).
+        options: options of `DecodedTraversal.of`, or of `RingTraversal.of` for a `RollingVAE`.
     """
     raise BadInput(f"{type(model).__name__} does not support traversals")
 
@@ -52,10 +56,10 @@ def _of_a_frame(model: SequenceModel, x: Any, **options: Any) -> DrawableTravers
 
 
 @traverse.register
-def _of_a_sequence(model: RollingVAE, x: Any, *, mask: Any = None, **others: Any) -> DrawableRing:
-    if others:
+def _of_a_sequence(model: RollingVAE, x: Any, *, mask: Any = None, **unknown: Any) -> DrawableRing:
+    if unknown:
         raise BadInput(
-            f"a traversal of a RollingVAE has the option mask, not {', '.join(others)}: its code "
-            "rolls along the motion of the sequence"
+            f"traversals of a RollingVAE do not take {', '.join(unknown)}: the only option is "
+            "mask, as the code rolls along the motion of the sequence"
         )
     return DrawableRing.of(model, x, mask=mask)

@@ -1,4 +1,4 @@
-"""The papers' recipes and this library's own, by name."""
+"""All recipes by name: the papers' and those of this library."""
 
 import difflib
 
@@ -20,16 +20,16 @@ RECIPES: dict[str, BaseRecipe] = {
     )
 }  # fmt: skip
 
-MOST = 5  # names that a wrong one may have meant
+MOST = 5  # largest number of names that an error message suggests
 
 
 def find(name: str) -> BaseRecipe:
-    """Return the recipe of that name."""
+    """Return the recipe of that name, or raise `BadInput` with similar names."""
     if name not in RECIPES:
-        near = [known for known in RECIPES if name.split("/")[-1] in known]
-        near = near[:MOST] or difflib.get_close_matches(name, RECIPES, MOST)
-        maybe = f"did you mean {' or '.join(near)}? " * bool(near)
-        raise BadInput(f"there is no recipe {name!r}; {maybe}topocaps recipes lists all")
+        similar = [known for known in RECIPES if name.split("/")[-1] in known]
+        similar = similar[:MOST] or difflib.get_close_matches(name, RECIPES, MOST)
+        question = f"did you mean {' or '.join(similar)}? " * bool(similar)
+        raise BadInput(f"there is no recipe {name!r}; {question}topocaps recipes lists all")
     return RECIPES[name]
 
 

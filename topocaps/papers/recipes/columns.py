@@ -1,4 +1,4 @@
-"""What the columns of the papers' tables have in common."""
+"""Recipes from the names of the columns in the papers' tables, such as ``tvae-5_36``."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from topocaps.papers.recipes.editions import Edition
 from topocaps.study.data import Data
 from topocaps.study.recipe import BaseRecipe, Recipe
 
-_ENDINGS = {"wn": Norm.WEIGHT, "pgd": Norm.PROJECTED}  # of names
+_ENDINGS = {"wn": Norm.WEIGHT, "pgd": Norm.PROJECTED}  # of the names of columns
 _NORMS = {Norm.NONE: "", Norm.WEIGHT: ", weight norm", Norm.PROJECTED: ", projected rows"}
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseRecipe)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Makes the recipes of the tables of one data set, in one edition.
+    """Factory of the recipes of one data set in one edition.
 
-    Models have as many capsules, and as many sites in each, as sequences have ``frames``. All
-    models of the edition predict frames outside the window ``unseen``, so that their gains compare.
+    The number of capsules, and the number of sites of each, is the number of frames of a sequence.
     """
 
-    data_name: str
+    data_name: str  #: first part of the names of the recipes
     data: Data
-    frames: int
+    frames: int  #: number of frames of a sequence
     edition: Edition
-    unseen: int
+    unseen: int  #: window of all models outside which frames are predicted, so that gains compare
 
     def table(self, rows: Mapping[str, Mapping[str, Any]]) -> tuple[Recipe, ...]:
-        """Return the recipes of a table from what the paper reports of each column."""
+        """Return the recipes of a table from the numbers that the paper reports of each column."""
         return tuple(self.column(name, claims) for name, claims in rows.items())
 
     def column(self, name: str, claims: Mapping[str, Any] | None = None) -> Recipe:
         """Return the recipe of a column.
 
-        ``name`` is "vae", or "tvae" or "bubble" and L, and what distinguishes the column from
-        others: ``bubble-5_36-k3`` has another K, ``vae-wn`` another norm. Otherwise K and the norm
-        are those of the edition, and the VAE has no norm.
+        Args:
+            name: "vae", or "tvae" or "bubble" followed by L, such as ``tvae-5_36`` for L = 5/36.
+                Endings change K (``bubble-5_36-k3``) or the norm (``vae-wn``). Without an ending,
+                K and the norm are those of the edition, and the VAE has no norm.
+            claims: the numbers that the paper reports.
         """
         kind, *parts = name.split("-")
         norm = Norm.NONE if kind == "vae" else self.edition.norm
@@ -63,6 +64,7 @@ class Columns:
         )
 
     def _of_vae(self, norm: Norm) -> dict[str, Any]:
+        """Return the settings of a VAE."""
         return {
             "about": f"the plain VAE{_NORMS[norm]}",
             "model": VAE,
@@ -74,7 +76,7 @@ class Columns:
     def _of_topographic(
         self, shifting: bool, window: int, reach: int | None, norm: Norm
     ) -> dict[str, Any]:
-        """Return the settings of a TVAE, which is ``shifting``, or of a Bubble."""
+        """Return the settings of a TVAE if ``shifting``, and of a Bubble otherwise."""
         edition, single = self.edition, window == 1
         clip = edition.clip_single if single else edition.clip
         if reach is None:
@@ -82,7 +84,7 @@ class Columns:
             reach = window if edition.whole_bubbles and not shifting else reach
         over = "single frames" if single else f"{window} frames"
         coherence = "shifting" if shifting else "stationary"
-        # a window of one frame, a reach of one site and a Bubble have no band and so no corners
+        # W of one frame, of one site or of a Bubble has no diagonal band, and so no corners
         corners = edition.corners or not (shifting and not single and reach > 1)
         return {
             "about": f"{coherence} coherence over {over}, K = {reach}{_NORMS[norm]}",
@@ -96,7 +98,7 @@ class Columns:
         }
 
     def _window(self, length: str) -> int:
-        """Return the frames of 2L: of "5_36" (L = 5/36), of "0" a single one."""
+        """Return the number of frames of 2L, such as for "5_36" (L = 5/36); for "0" return 1."""
         part, _, whole = length.partition("_")
         return 2 * int(part) * self.frames // int(whole) if whole else 1
 
@@ -105,23 +107,29 @@ class Columns:
 
 
 def variant(recipe: AnyRecipe, ending: str, about: str, **changes: Any) -> AnyRecipe:
-    """Return a recipe with some settings changed; its name and description say which."""
+    """Return a recipe with some settings changed, and with additions to its name and description.
+
+    Args:
+        ending: ending that is added to the name.
+        about: words that are added to the description.
+        changes: settings that change.
+    """
     return renamed(recipe, ending, f"{recipe.about}, {about}", **changes)
 
 
 def renamed(recipe: AnyRecipe, ending: str, about: str, **changes: Any) -> AnyRecipe:
-    """Return a recipe with some settings changed, a longer name and another description."""
+    """Return a recipe with some settings changed, an ending of the name, and a new description."""
     return replace(recipe, name=f"{recipe.name}-{ending}", about=about, **changes)
 
 
 def bubble_of(tvae: Recipe, name: str, about: str) -> Recipe:
-    """Return the Bubble of the size of a TVAE: capsules whose variance does not move."""
+    """Return the Bubble of the same size as a TVAE. Its shared variances do not move."""
     topography = replace(tvae.topography, velocity=0.0)
     return replace(tvae, name=name, about=about, topography=topography)
 
 
 def vae_of(tvae: Recipe, name: str, about: str) -> Recipe:
-    """Return the plain VAE of the size of a TVAE; its gains are of the frames of the TVAE's."""
+    """Return the plain VAE of the same size as a TVAE. Gains of both count the same frames."""
     return replace(
         tvae,
         name=name,
@@ -134,5 +142,5 @@ def vae_of(tvae: Recipe, name: str, about: str) -> Recipe:
 
 
 def column(recipes: Iterable[Recipe], name: str) -> Recipe:
-    """Return the recipe of a table whose name ends in ``name``, such as ``tvae-5_36``."""
+    """Return the recipe whose name ends in ``name``, such as ``tvae-5_36``."""
     return next(recipe for recipe in recipes if recipe.name.endswith(f"/{name}"))

@@ -2,13 +2,14 @@
 
 The paper exists in two texts, the submission and the camera-ready, and in the released code. They
 differ in settings that decide the numbers. An ``Edition`` states all of these settings for one
-data set, so that a table names what it was made with.
+data set, and a table states its edition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from topocaps.models.networks import Fan, Norm
 from topocaps.training import Precision, Sgd, Training
@@ -16,27 +17,28 @@ from topocaps.training import Precision, Sgd, Training
 
 @dataclass(frozen=True, kw_only=True)
 class Edition:
-    """Every setting that an edition fixes, for one data set.
+    """All settings that an edition fixes, for one data set.
 
     L is half the window of W. "L = 0" is a window of one frame.
     """
 
-    name: str  #: the part of its recipes' names that tells editions apart
-    source: str  #: where its settings come from
+    name: str  #: second part of the names of its recipes
+    source: str  #: source of the settings
     encoder_fan: Fan = Fan.IN  #: which side of a layer bounds the encoders' initial weights
     decoder_fan: Fan = Fan.IN  #: the same for the decoder
-    epsilon: float = 0.0  #: number added to every energy, where L > 0 and for Bubbles
-    epsilon_single: float = 0.0  #: the same, where L = 0
+    epsilon: float = 0.0  #: number added to every energy if L > 0, and in Bubbles
+    epsilon_single: float = 0.0  #: number added to every energy if L = 0
     corners: bool = True  #: whether W has the full K at the ends of the window (Eq. 9)
-    norm: Norm = Norm.NONE  #: of the weights of topographic models
+    norm: Norm = Norm.NONE  #: normalisation of the weights of topographic models
     reach: int  #: K of TVAEs with L > 0
     reach_single: int  #: K of TVAEs with L = 0
-    whole_bubbles: bool = False  #: whether K of a Bubble is its window, and not that of a TVAE
+    whole_bubbles: bool = False  #: whether K of a Bubble is its window instead of ``reach``
     clip: float | None = None  #: largest norm of the gradient of TVAEs with L > 0
-    clip_single: float | None = None  #: the same, where L = 0
-    centre: float | None = None  #: pixel about which digits turn and scale; None: the middle
-    training: Training  #: of all models but the torus; its clip is that of Bubbles and the VAE
-    torus: Training  #: of the torus of Figure 3
+    clip_single: float | None = None  #: largest norm of the gradient of TVAEs with L = 0
+    #: row and column of the pixel about which digits turn and scale [the middle of the image]
+    centre: float | None = None
+    training: Training  #: training of all models but the torus; its clip is for Bubbles and VAEs
+    torus: Training  #: training of the torus of Figure 3
     torus_mu: float  #: initial mu of the torus
     mu: float = -30.0  #: initial mu of the other models, in the sign of Eq. 6
 
@@ -44,8 +46,8 @@ class Edition:
 CAMERA_READY, LETTER = "camera-ready", "letter"
 SUBMISSION, SUBMISSION_RELEASED = "submission", "submission-released"
 
-#: Largest gradient of the models that often diverge without a limit: those of L = 0, and TVAEs of
-#: sprites (benchmarks/results/divergence-h200.json).
+#: Largest norm of the gradient of models that often diverge without gradient clipping: those with
+#: L = 0, and TVAEs of sprites (benchmarks/results/divergence-h200.json).
 CLIP = 1000.0
 
 #: A.1: SGD, batches of 8 sequences, 100 epochs. Products are in bf16, which the papers did not use.
@@ -90,7 +92,7 @@ _SUBMISSION = replace(
 _SUBMISSION_RELEASED = replace(
     _RELEASED,
     name=SUBMISSION_RELEASED,
-    source="the submission's text; what it does not state, as in the released code",
+    source="the submission's text, and the released code for what the text does not state",
     norm=Norm.WEIGHT,
     reach_single=9,
     whole_bubbles=True,
@@ -101,10 +103,10 @@ MNIST: Mapping[str, Edition] = {
 }
 
 
-def _of_sprites(edition: Edition, **changes: object) -> Edition:
-    """Return the same edition for sprites: K = 1, and as many sequences an epoch as images."""
+def _of_sprites(edition: Edition, **changes: Any) -> Edition:
+    """Return an edition for sprites: K = 1, and epochs of as many sequences as there are images."""
     training = replace(edition.training, epoch_size=50_625)
-    return replace(edition, reach=1, whole_bubbles=True, centre=None, training=training, **changes)  # type: ignore[arg-type]
+    return replace(edition, reach=1, whole_bubbles=True, centre=None, training=training, **changes)
 
 
 SPRITES: Mapping[str, Edition] = {

@@ -1,4 +1,4 @@
-"""The part-whole capsule model's recipes (Smith et al. 2020), and the VAE it is compared with."""
+"""Recipes of the part-whole capsule model and of the VAE beside it (Smith et al. 2020)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from topocaps.training import Adam, Precision, Training
 
 
 def _claimed(**rows: tuple[tuple[float, float], ...]) -> dict[str, Any]:
-    """Rows of the paper's Table 1 (mean, standard deviation): turned up to 0 … 180 degrees."""
+    """Return rows of the paper's Table 1 as claims.
+
+    Args:
+        rows: means and standard deviations for digits turned by up to 0, 45, 90, 135 and 180
+            degrees.
+    """
     angles = ("0", "45", "90", "135", "180")
     named = {"t": "presences", "t_A": "presences and poses", "vae": "posterior"}
     return {"accuracy": {named[k]: dict(zip(angles, row, strict=True)) for k, row in rows.items()}}
 
 
 def _like(recipe: AnyRecipe, name: str, about: str, **changes: Any) -> AnyRecipe:
-    """Return a recipe with other settings; it has no claims unless they are given."""
+    """Return a recipe with other settings. It has no claims unless ``changes`` has them."""
     return replace(recipe, **{"name": f"capsules/{name}", "about": about, "claims": {}, **changes})
 
 
-ANGLES = (45, 90, 135, 180)  #: Figure 4
+ANGLES = (45, 90, 135, 180)  #: in degrees, of Figure 4
 
 TRAINING = Training(
     optimiser=Adam(lr=3e-3, warmup=500), batch=128, epochs=30, clip=10.0, precision=Precision.TF32
 )
-_LONGER = replace(TRAINING, epochs=60)  # draws better; of upright digits, presences say less
+_LONGER = replace(TRAINING, epochs=60)  # better images, less accurate probes of upright digits
 
 DIGITS = PartWholeRecipe(
     name="capsules/mnist",
-    about="16 wholes of 16 parts, poses a point each: upright digits",
+    about="16 wholes of 16 parts, point poses: upright digits",
     data=StillMnist(),
     training=TRAINING,
     claims=_claimed(
@@ -55,17 +60,17 @@ SMALL = _like(
 NORMAL = _like(
     DIGITS,
     "mnist-normal",
-    "Normal poses from the start, for as long as mnist-tuned and its start: a bound",
+    "Normal poses from the start, for as many epochs as mnist-tuned and its start: a bound",
     capsules=PartWholeSettings(poses_are=Poses.NORMAL),
     training=replace(TRAINING, epochs=DIGITS.training.epochs + TRAINING.epochs),
 )
-_AFTER_POINTS = "Normal poses, from the model whose poses are a point each"
+_AFTER_POINTS = "Normal poses, starting from the model with point poses"
 TUNED = _like(NORMAL, "mnist-tuned", _AFTER_POINTS, training=TRAINING, start=DIGITS)
 
 AFFNIST = _like(
     DIGITS,
     "affnist",
-    "on 40 x 40 pixels, digits shifted by up to 6",
+    "40 x 40 pixels, digits shifted by up to 6 pixels",
     data=MovedMnist(canvas=40, shift=6.0),
     capsules=PartWholeSettings(scale=0.3),
     training=_LONGER,
@@ -88,14 +93,14 @@ ROTATED = tuple(
 TURNING = _like(
     DIGITS,
     "mnist-turns",
-    f"{DIGITS.about}; scenes may be turned by eighths (not the paper's)",
+    f"{DIGITS.about}; scenes turned by multiples of 45 degrees (not in the paper)",
     capsules=PartWholeSettings(turns=8),
     training=_LONGER,
 )
 
 PLAIN = Recipe(
     name="capsules/vae",
-    about="the plain VAE of 10 numbers: upright digits",
+    about="the plain VAE with 10 latents: upright digits",
     data=StillMnist(),
     model=VAE,
     topography=Topography(capsules=10, shape=(1,)),
@@ -104,18 +109,18 @@ PLAIN = Recipe(
     claims=_claimed(vae=((0.94, 0.0), (0.69, 0.01), (0.44, 0.01), (0.35, 0.01), (0.34, 0.0))),
 )
 
-#: The paper does not say how many numbers its VAE has: with so many, its row is near.
+#: The paper does not state the number of latents of its VAE. With 32, its numbers are near.
 PLAIN_LARGER = _like(
     PLAIN,
     "vae-32",
-    "the plain VAE of 32 numbers: upright digits",
+    "the plain VAE with 32 latents: upright digits",
     topography=Topography(capsules=32, shape=(1,)),
     claims=PLAIN.claims,
 )
 PLAIN_AFFNIST = _like(
     PLAIN,
     "vae-affnist",
-    "the plain VAE on 40 x 40 pixels, digits shifted by up to 6",
+    "the plain VAE: 40 x 40 pixels, digits shifted by up to 6 pixels",
     data=AFFNIST.data,
     claims={"accuracy": {"posterior": {"affnist": (0.40, 0.01)}}},
 )

@@ -1,4 +1,4 @@
-"""What is measured and drawn of a trained model, for each family."""
+"""Evaluation of trained models: metrics, figures and rows of tables for each family."""
 
 from topocaps.study.evaluation.base import Evaluation, evaluation_of
 from topocaps.study.evaluation.part_whole import PartWholeEvaluation

@@ -1,4 +1,4 @@
-"""The interface of evaluations: what is measured and drawn of the models of one family."""
+"""`Evaluation`, the base of the metrics, figures and table rows of one family of models."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from topocaps.study.finished import Finished, Model
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
 
-EVALUATION_SEED = 0  # the same sequences and noise for every model that is compared
-EXAMPLES_SEED = 1  # of the sequences in figures
+EVALUATION_SEED = 0  # gives all models the same sequences and noise
+EXAMPLES_SEED = 1  # chooses the sequences in figures
 
 
 @dataclass(frozen=True)
 class ExtraMetric:
-    """Numbers that only the tables of results have, since they take long to measure."""
+    """Numbers that only ``topocaps reproduce`` measures, since they take long."""
 
-    names: tuple[str, ...]  #: keys of the results
+    names: tuple[str, ...]  #: keys of the results that ``measure`` returns
     measure: Callable[[], dict[str, Any]]
 
 
 class Evaluation(Generic[Model]):
-    """How models of one family are measured, drawn and put into a table.
+    """Metrics, figures and rows of tables of one family of models.
 
-    By default these are the terms and monitors of a model, without figures.
+    The base class measures the terms and monitors of a model, and draws no figures.
     """
 
     #: Captions by figure, in the order of the report. ``history`` is drawn for every family.
     captions: ClassVar[dict[str, str]] = {
         "history": "The objective and its terms over training, in nats per frame."
     }
-    #: Whether `SOME` training sequences of every factor are measured, or as many as held-out ones.
+    #: Whether `SOME` training sequences of every factor are measured instead of ``splits.each``.
     some_of_train: ClassVar[bool] = False
 
     def measure(
@@ -54,17 +54,21 @@ class Evaluation(Generic[Model]):
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
-        """Measure held-out data; ``untrained`` and ``train`` hold the numbers of the controls."""
+        """Return the metrics of a run.
 
-        def on(sequences: SequenceSet, each: int | None, which: Model) -> dict[str, Any]:
+        These are the numbers of the model on held-out sequences, those of the untrained model under
+        ``untrained``, and those of the model on training sequences under ``train``.
+        """
+
+        def measure_on(sequences: SequenceSet, each: int | None, model: Model) -> dict[str, Any]:
             fixed = sequences.balanced(each, EVALUATION_SEED).to(device)
-            return self.numbers(which.to(device), fixed, recipe)
+            return self.numbers(model.to(device), fixed, recipe)
 
         train_each = study_data.SOME if self.some_of_train else splits.each
         return {
-            **on(splits.held_out, splits.each, model),
-            "untrained": on(splits.held_out, splits.each, untrained),
-            "train": on(splits.measured_train, train_each, model),
+            **measure_on(splits.held_out, splits.each, model),
+            "untrained": measure_on(splits.held_out, splits.each, untrained),
+            "train": measure_on(splits.measured_train, train_each, model),
         }
 
     def numbers(self, model: Model, sequences: SequenceSet, recipe: BaseRecipe) -> dict[str, Any]:
@@ -76,13 +80,13 @@ class Evaluation(Generic[Model]):
         return {}
 
     def quantities(self, columns: Sequence[Mapping[str, Any]]) -> list[Quantity]:
-        """Return the rows of a table whose columns are these metrics."""
+        """Return the quantities of a table that has a column for each of these metrics."""
         names = [name for name in columns[0] if isinstance(columns[0][name], float)]
         recorded = [name for name in names if all(name in column for column in columns)]
         return [Quantity((name,), name.replace("_", " "), 2) for name in recorded]
 
     def fill(self, model: Model, recipe: BaseRecipe) -> Fill | None:
-        """Return the function by which the model fills hidden frames in, if it can."""
+        """Return the function with which the model fills in hidden frames, or None."""
         return None
 
     def traversals(self, run: Finished[Model], held_out: SequenceSet, each: int) -> Figure:
@@ -91,30 +95,30 @@ class Evaluation(Generic[Model]):
         A family whose latents do not roll raises `BadInput`.
         """
         raise BadInput(
-            f"{run.folder.path} has no capsules that roll: see its {run.folder.report.name} "
-            f"(topocaps evaluate {run.folder.path} writes it)"
+            f"{run.folder.path} has no capsules that roll: see {run.folder.report.name}, which "
+            f"topocaps evaluate {run.folder.path} writes"
         )
 
     def remarks(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Return sentences that a reader of these metrics needs to know."""
+        """Return sentences that explain these metrics in a report."""
         return []
 
     def extra_metrics(self, run: Finished[Model], data: Path | None) -> list[ExtraMetric]:
-        """Return what can be measured for the tables of results besides ``measure``."""
+        """Return the metrics that only ``topocaps reproduce`` measures."""
         return []
 
     def result_figures(self, run: Finished[Model], held_out: SequenceSet) -> Mapping[str, Drawing]:
-        """Return the figures that stand beside the results of a run."""
+        """Return the figures that ``topocaps reproduce`` stores beside the results of a run."""
         return self.draw(run, held_out)
 
 
-#: Evaluations by the class of their models. A family joins with the decorator `evaluates`.
+#: Evaluations by the class of their models. The decorator `evaluates` adds to it.
 EVALUATIONS: dict[type, Evaluation[Any]] = {GenerativeModel: Evaluation()}
 Kind = TypeVar("Kind", bound=type[Evaluation[Any]])
 
 
 def evaluates(model: type) -> Callable[[Kind], Kind]:
-    """Add an evaluation for a class of models and its subclasses, as a decorator."""
+    """Return a decorator that registers the evaluation of a class of models and its subclasses."""
 
     def join(evaluation: Kind) -> Kind:
         EVALUATIONS[model] = evaluation()
@@ -124,8 +128,8 @@ def evaluates(model: type) -> Callable[[Kind], Kind]:
 
 
 def evaluation_of(model: GenerativeModel) -> Evaluation[Any]:
-    """Return the evaluation of the nearest class of a model that has one."""
-    return next(EVALUATIONS[kind] for kind in type(model).__mro__ if kind in EVALUATIONS)
+    """Return the evaluation of the class of a model, or of its nearest base class that has one."""
+    return next(EVALUATIONS[base] for base in type(model).__mro__ if base in EVALUATIONS)
 
 
 @torch.no_grad()
@@ -135,8 +139,8 @@ def mean_terms(
     """Return the means of a model's terms and monitors over sequences."""
     totals = dict.fromkeys(model.recorded, 0.0)
     with seeded(EVALUATION_SEED):
-        for one in sequences.batches(batch):
-            evidence = model(one.x, one.mask)
+        for part in sequences.batches(batch):
+            evidence = model(part.x, part.mask)
             for name in totals:
-                totals[name] += getattr(evidence, name).mean().item() * len(one.x)
+                totals[name] += getattr(evidence, name).mean().item() * len(part.x)
     return {name: total / len(sequences) for name, total in totals.items()}

@@ -1,4 +1,4 @@
-"""Parts and wholes: what is measured and drawn of them, and the rows of their tables."""
+"""Evaluation of part-whole models: metrics, figures and rows of tables."""
 
 from __future__ import annotations
 
@@ -38,34 +38,35 @@ from topocaps.study.recipe import BaseRecipe, PartWholeRecipe
 
 PRESENCES, BOTH = "presences", "presences and poses"
 _BATCH = 500
-KEPT = 500  # images
-TURNED = (22.5, 45.0, 90.0, 180.0)  # degrees
-SHOWN = "90"  # of these, in the table of a run
-BLANK = 0.05  # of the mean ink of a template, that is none
+KEPT = 500  # number of images on which kept ink is measured
+TURNED = (22.5, 45.0, 90.0, 180.0)  # degrees at which kept ink is measured
+SHOWN = "90"  # the one of these that the table of a run shows
+BLANK = 0.05  # a template is blank if its ink is at most this share of the mean ink
 _PROBE_LEGEND = (
     "t⁰, A⁰",
-    "test accuracy of a linear probe on the logits of the wholes' presences t⁰, and on these "
-    "with their poses A⁰, whitened, fitted on upright training digits.",
+    "test accuracy of a linear probe, fitted on upright training digits. Its features are the "
+    "logits of the wholes' presences t⁰, or these and the wholes' poses A⁰, whitened.",
 )
 _BOUND_LEGEND = (
     "bound",
-    "nats an image, one draw of q. With Delta poses the entropy of q(A) is missing: the "
-    "number is then no bound on log p(x), and is not comparable with one that is.",
+    "in nats per image, with one sample of q. With Delta poses the entropy of q(A) is missing. The "
+    "number is then not a bound on log p(x), and does not compare with a bound.",
 )
 _PARTS_LEGEND = (
     "largest share, clutter",
-    "of the parts that wholes take, how many the one with most has, and of all that are "
-    "there, how many belong to none; of more than two layers, where it is worst.",
+    "largest share: the share of one whole in the parts that belong to a whole, for the whole with "
+    "most parts. Clutter: the share of present parts that belong to no whole. With more than two "
+    "layers, both are the largest values of all layers.",
 )
 _INK_LEGEND = (
     "ink kept",
-    "of images that are turned, how much of their ink is drawn where the turned parts would "
-    "draw it: by the same templates, and by any.",
+    "the share of the ink of turned images that templates draw where the turned parts of the "
+    "upright image draw it: the same templates, or any templates.",
 )
 BOUND = Quantity(("elbo",), "bound", 1, _BOUND_LEGEND)
 MSE = Quantity(
     ("mse",), "MSE", 4,
-    ("MSE", "mean squared error of a pixel, drawn from parts as they are most to be expected."),
+    ("MSE", "mean squared error of a pixel of the image that the most probable parts draw."),
 )  # fmt: skip
 _ROWS = (
     Quantity(("log_px_given_t",), "log p(x|parts)", 1),
@@ -74,13 +75,17 @@ _ROWS = (
         ("presence_nats",), "KL of t⁰", 2,
         (
             "KL of t⁰",
-            "nats between the presences of wholes and their prior. Whether they differ from image "
-            "to image, it does not tell: that is the logit spread.",
+            "KL divergence of the presences of wholes from their prior, in nats. It does not show "
+            "whether presences differ between images; the logit spread does.",
         ),
     ),
     Quantity(
         ("logit_spread",), "logit spread", 2,
-        ("logit spread", "how far the logits of t⁰ vary over images; near 0 the top is dead."),
+        (
+            "logit spread",
+            "standard deviation of the logits of t⁰ over images. If it is near 0, the wholes have "
+            "collapsed.",
+        ),
     ),
     Quantity(("largest_share",), "largest share", 2, _PARTS_LEGEND),
     Quantity(("clutter",), "clutter", 2, _PARTS_LEGEND),
@@ -90,8 +95,8 @@ _ROWS = (
         ("templates_drawn",), "templates that draw", 0,
         (
             "templates that draw",
-            "those that leave ink of their own on images; the others are there, and blank or "
-            "hidden.",
+            "the number of templates that leave ink on images. The others are blank or hidden by "
+            "other parts.",
         ),
     ),
     Quantity(("kept", SHOWN, "same"), f"ink kept at {SHOWN}° by its template", 2, _INK_LEGEND),
@@ -105,7 +110,7 @@ _READ = tuple(
 
 @evaluates(PartWhole)
 class PartWholeEvaluation(Evaluation[PartWhole]):
-    """Bound, reconstruction, what linear probes read off wholes, signs of life."""
+    """Bounds, reconstruction errors, accuracies of linear probes, and signs of collapse."""
 
     captions: ClassVar = {
         "parts": (
@@ -134,7 +139,10 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
         recipe: BaseRecipe,
         device: torch.device,
     ) -> dict[str, Any]:
-        """Measure held-out data as it is, and what is read and kept of it upright."""
+        """Return the metrics of a run, as the base class does.
+
+        Bounds are measured on data that moves as in training; probes and kept ink on upright data.
+        """
 
         def fixed(sequences: SequenceSet, each: int | None) -> SequenceSet:
             return sequences.balanced(each, EVALUATION_SEED).to(device)
@@ -143,16 +151,16 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
         upright = fixed(not_moved(splits.held_out), splits.each)
         upright_train = fixed(not_moved(splits.train), probed_on)
 
-        def on(which: PartWhole) -> dict[str, Any]:
-            which.to(device)
+        def numbers_of(model: PartWhole) -> dict[str, Any]:
+            model.to(device)
             return {
-                **bounds(which, test),
-                "accuracy": accuracy(which, upright_train, upright),
-                "kept": kept(which, upright),
+                **bounds(model, test),
+                "accuracy": accuracy(model, upright_train, upright),
+                "kept": kept(model, upright),
             }
 
         train = bounds(model.to(device), fixed(splits.train, probed_on))
-        return {**on(model), "untrained": on(untrained), "train": train}
+        return {**numbers_of(model), "untrained": numbers_of(untrained), "train": train}
 
     def draw(self, run: Finished[PartWhole], held_out: SequenceSet) -> dict[str, Figure]:
         model, shown = run.model, one_of_each(held_out)
@@ -165,7 +173,7 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
             }
 
     def extra_metrics(self, run: Finished[PartWhole], data: Path | None) -> list[ExtraMetric]:
-        """Probes on moved digits, what free-form inference adds, how alike templates are."""
+        """Return accuracies on moved digits, free-form inference, a vote, similar templates."""
         model, count = run.model, _probed(run.recipe)
         device = next(model.parameters()).device
         canvas = model.frame_shape[-1]
@@ -187,39 +195,43 @@ class PartWholeEvaluation(Evaluation[PartWhole]):
 
 
 def _probed(recipe: BaseRecipe) -> int | None:
-    """Return how many training images probes are fitted on; None: all of them."""
+    """Return the number of training images that probes are fitted on; None for all."""
     assert isinstance(recipe, PartWholeRecipe)
     return recipe.probed
 
 
 def _copies(model: PartWhole) -> dict[str, float]:
-    """How near templates are to affine copies of others, beside random strokes."""
+    """Return how similar templates are to affine copies of others, beside random strokes."""
     images = model.templates.images().detach()
     ink = (images[:, :-1] * images[:, -1:]).flatten(1).sum(1)
-    inked = images[ink > BLANK * ink.mean()]  # the others are blank
-    found: dict[str, float] = {"inked": len(inked)}
-    for some, ending in ((images, ""), (inked, "_of_inked")):
-        if len(some) > 1:
-            copies, control = affine_copies(some), strangers(len(some), some.shape[-1]).to(some)
-            found |= {
+    inked = images[ink > BLANK * ink.mean()]
+    numbers: dict[str, float] = {"inked": len(inked)}
+    for templates, ending in ((images, ""), (inked, "_of_inked")):
+        if len(templates) > 1:
+            copies = affine_copies(templates)
+            control = strangers(len(templates), templates.shape[-1]).to(templates)
+            numbers |= {
                 f"nearest{ending}": copies.nearest.median().item(),
                 f"nearest_of_strokes{ending}": control.median().item(),
                 f"share{ending}": copies.share(control),
             }
-    return found
+    return numbers
 
 
 @torch.no_grad()
 def kept(model: PartWhole, sequences: SequenceSet) -> dict[str, dict[str, float]]:
-    """Of upright images that are turned: {degrees: how much of their ink is kept, by whom}."""
-    some = next(sequences.batches(KEPT)).x.flatten(0, 1)
-    found = {angle: ink_kept(model, some, math.radians(angle)) for angle in TURNED}
-    return {f"{angle:g}": {"same": one.same, "any": one.any} for angle, one in found.items()}
+    """Return how much ink of upright images is kept if they are turned, by degrees.
+
+    ``same`` is the share that the same templates draw, ``any`` the share that any templates draw.
+    """
+    images = next(sequences.batches(KEPT)).x.flatten(0, 1)
+    by_angle = {angle: ink_kept(model, images, math.radians(angle)) for angle in TURNED}
+    return {f"{angle:g}": {"same": ink.same, "any": ink.any} for angle, ink in by_angle.items()}
 
 
 @torch.no_grad()
 def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
-    """Means of all terms over images, one draw each, and how well parts draw them."""
+    """Return means of all terms over images, with one sample each, and the reconstruction error."""
     sums: dict[str, float] = dict.fromkeys((*model.recorded, "mse"), 0.0)
     ink = torch.zeros(model.sizes[-1])
     with seeded(EVALUATION_SEED):
@@ -227,49 +239,52 @@ def bounds(model: PartWhole, sequences: SequenceSet) -> dict[str, Any]:
             evidence = model.evidence(batch.x)
             for name in model.recorded:
                 sums[name] += getattr(evidence, name).sum().item()
-            seen = model.templates.visible_ink(model.parts_of(batch.x))  # batch time parts *frame
-            sums["mse"] += (seen.sum(2) - batch.x).square().flatten(2).mean(-1).sum().item()
-            ink += seen.sum((0, 1, 3, 4, 5)).cpu()
+            by_part = model.templates.visible_ink(
+                model.parts_of(batch.x)
+            )  # batch time parts *frame
+            sums["mse"] += (by_part.sum(2) - batch.x).square().flatten(2).mean(-1).sum().item()
+            ink += by_part.sum((0, 1, 3, 4, 5)).cpu()
     means = {name: total / len(sequences) for name, total in sums.items()}
     means["templates_drawn"] = int((ink > BLANK * ink.mean()).sum())
     return {**means, "is_bound": model.is_bound, "sequences": len(sequences)}
 
 
 def read_off(model: PartWhole, x: Tensor) -> dict[str, Tensor]:
-    """What probes see of images (images, *frame): the wholes' presences, and poses too."""
+    """Return features of images (images, *frame): those of the wholes that the encoder infers."""
     return read_wholes(model.encode(x, model.infer_rotation(x))[0])
 
 
 def read_wholes(wholes: LayerPosterior) -> dict[str, Tensor]:
+    """Return features of wholes: presences, and presences with poses."""
     return {PRESENCES: presence_logits(wholes), BOTH: presence_and_pose(wholes)}
 
 
 def not_moved(sequences: SequenceSet) -> SequenceSet:
-    """Digits as they are, on the same canvas; what cannot be moved is as it is."""
+    """Return the same digits, on the same canvas, without moves. Other sequences stay the same."""
     if not isinstance(sequences, MovedDigits):
         return sequences
     return replace(sequences, moves=Moves(canvas=sequences.moves.canvas), scripts=None)
 
 
 def accuracy(model: PartWhole, train: SequenceSet, test: SequenceSet) -> dict[str, Any]:
-    """Of linear probes on the wholes, fitted on ``train``: {what is read: {"0": accuracy}}."""
+    """Return the accuracies on ``test`` of linear probes on wholes, {features: {"0": accuracy}}."""
     read = functools.partial(read_off, model)
     fitted, tested = labelled(read, train), labelled(read, test)
     return {name: whitened_accuracies(fitted[name], {"0": tested[name]}) for name in fitted}
 
 
-def _vote(model: PartWhole, data: Path | None, canvas: int, where: torch.device) -> float:
-    """Accuracy where the whole that is most surely there votes for a class."""
+def _vote(model: PartWhole, data: Path | None, canvas: int, device: torch.device) -> float:
+    """Return the accuracy of the class that the whole with the largest presence votes for."""
     test = digit_splits(data)[2]
-    upright = moved_digits(test, Moves(canvas=canvas), where)
+    upright = moved_digits(test, Moves(canvas=canvas), device)
     presences, classes = labelled(functools.partial(read_off, model), upright)[PRESENCES]
     return majority_vote(presences.argmax(1), classes)
 
 
 def one_of_each(held_out: SequenceSet, classes: int = 10) -> Tensor:
-    """The first image of every class: (images, *frame)."""
+    """Return an image of every class that some held-out images have, (images, *frame)."""
     fixed = held_out.balanced(200, EVALUATION_SEED)
     batch = next(fixed.batches(len(fixed)))
-    which = classes_of(batch)
-    first = [(which == c).nonzero()[0, 0] for c in range(classes) if (which == c).any()]
+    class_of = classes_of(batch)
+    first = [(class_of == c).nonzero()[0, 0] for c in range(classes) if (class_of == c).any()]
     return batch.x[torch.stack(first), 0]

@@ -1,4 +1,4 @@
-"""Rolling VAEs: what is measured and drawn of them, and the rows of their tables."""
+"""Evaluation of rolling VAEs: metrics, figures and rows of tables."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe
 from topocaps.study.rolling_figures import first_frames
 
-SAMPLES = 10  # of the bound
-EXAMPLES = 8  # sequences in figures
-CALIBRATED = 64  # sequences in the figure of calibration
-GROUPS = 4  # motions in the figure of motions
+SAMPLES = 10  # number of samples of the bound
+EXAMPLES = 8  # number of sequences in figures
+CALIBRATED = 64  # number of sequences in the figures of calibration and capsules
+GROUPS = 4  # largest number of motions that have a panel in the figure of motions
 _BATCH = 64
 _BOUND_LEGEND = (
     "log p(x) ≥",
-    "importance-weighted bound with K samples, nats a frame. All frames are visible, and a motion "
-    "that is known is given.",
+    "importance-weighted bound with K samples, in nats per frame. All frames are visible. If the "
+    "motion is known, the bound is conditional on it.",
 )
 
 
@@ -60,28 +60,27 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             "the frames that the model sees. Right of it: its predictions of the others."
         ),
         "animation": (
-            "Held-out sequences (top), and below them what each model makes of their first frames. "
-            "A red bar marks frames that the models have not seen."
+            "Held-out sequences (top), and below them the predictions of each model from their "
+            "first frames. A red bar marks frames that are hidden from the models."
         ),
         "by_visible": (
             "The gain on hidden frames by the number of visible ones: 1 is a perfect prediction, 0 "
-            "the mean frame of the sequence."
+            "is as good as the mean frame of the sequence."
         ),
         "motions": (
-            "How sure the model is of the motion, by the number of visible frames: the mean "
-            "probability of each candidate, over the held-out sequences in which it is the "
-            "likeliest with all frames."
+            "The posterior of the motion by the number of visible frames. Each panel shows the "
+            "mean probabilities of all candidates over the held-out sequences for which the named "
+            "candidate is the likeliest when all frames are visible."
         ),
         "capsules": (
-            "What each capsule adds to frame 0 of held-out sequences: the decoded frame less that "
-            "decoded without the capsule; red is brighter, blue darker. Capsules are ordered by "
-            "the nats of the code that they hold, on average over sequences (above)."
+            "The effect of each capsule on frame 0 of held-out sequences: the decoded frame minus "
+            "the frame that is decoded without the capsule. Red is brighter, blue is darker. "
+            "Capsules are ordered by the information in them (nats, above), a mean over sequences."
         ),
         "calibration": (
-            "Pixels of hidden frames, grouped by the standard deviation that the model predicts "
-            "for them from what it does not know of the code, and the root mean square of its "
-            "errors. On the dashed line, it knows how wrong it is; errors above it have other "
-            "sources as well."
+            "The root mean square error of pixels of hidden frames, grouped by their predicted "
+            "standard deviation, which stems from the uncertainty of the code. On the dashed line, "
+            "both are equal. Errors above it have other sources as well."
         ),
         **Evaluation.captions,
     }
@@ -90,7 +89,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
     def numbers(
         self, model: RollingVAE, sequences: SequenceSet, recipe: BaseRecipe
     ) -> dict[str, Any]:
-        found = evaluate(
+        metrics = evaluate(
             model.eval(),
             sequences,
             samples=SAMPLES,
@@ -98,7 +97,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
             most=MEASURED,
             closed=comes_round(recipe.data),
         )
-        return {**found, "motion": motion_numbers(model, sequences)}
+        return {**metrics, "motion": motion_numbers(model, sequences)}
 
     def fill(self, model: RollingVAE, recipe: BaseRecipe) -> Fill:
         return model.fill
@@ -108,21 +107,21 @@ class RollingEvaluation(Evaluation[RollingVAE]):
 
     def draw(self, run: Finished[RollingVAE], held_out: SequenceSet) -> dict[str, Drawing]:
         model, metrics = run.model, run.metrics
-        drawn: dict[str, Drawing] = {}
+        drawings: dict[str, Drawing] = {}
         x = examples(held_out, EXAMPLES)
         if figures.can_be_drawn(held_out.frame_shape):
-            drawn["predicted"] = rolling_figures.predicted({"predicted": model.fill}, x)
-            drawn["animation"] = rolling_figures.animated({"predicted": model.fill}, x)
-            drawn["capsules"] = rolling_figures.capsules(model, examples(held_out, CALIBRATED))
+            drawings["predicted"] = rolling_figures.predicted({"predicted": model.fill}, x)
+            drawings["animation"] = rolling_figures.animated({"predicted": model.fill}, x)
+            drawings["capsules"] = rolling_figures.capsules(model, examples(held_out, CALIBRATED))
         if metrics[VISIBLE]:
-            drawn["by_visible"] = rolling_figures.by_visible({run.name: metrics[VISIBLE]})
+            drawings["by_visible"] = rolling_figures.by_visible({run.name: metrics[VISIBLE]})
         if len(model.motions) > 1:
-            drawn["motions"] = rolling_figures.motions(metrics["motion"])
-        drawn["calibration"] = rolling_figures.calibration(model, examples(held_out, CALIBRATED))
-        return drawn
+            drawings["motions"] = rolling_figures.motions(metrics["motion"])
+        drawings["calibration"] = rolling_figures.calibration(model, examples(held_out, CALIBRATED))
+        return drawings
 
     def traversals(self, run: Finished[RollingVAE], held_out: SequenceSet, each: int) -> Figure:
-        """Draw codes of the first frames; the frames that they have not seen are grey."""
+        """Draw rolls of the codes that are inferred from the first frames."""
         shown = held_out.balanced(each, EXAMPLES_SEED)
         batch = next(shown.batches(len(shown)))
         visible = rolling_figures.first_frames(batch.x)
@@ -131,7 +130,7 @@ class RollingEvaluation(Evaluation[RollingVAE]):
         return rolling_figures.ring_traversal(traversed, labels)
 
     def extra_metrics(self, run: Finished[RollingVAE], data: Path | None) -> list[ExtraMetric]:
-        """Bounds by the number of samples; of digits, what probes read of the code."""
+        """Return bounds by the number of samples and, for MNIST, accuracies of linear probes."""
         model, trained_on = run.model, run.recipe.data
         device = next(model.parameters()).device
         bounds = bounds_by_samples(model.log_px, run.recipe, device, data)
@@ -140,8 +139,8 @@ class RollingEvaluation(Evaluation[RollingVAE]):
 
         def read(x: Tensor) -> dict[str, Tensor]:
             first = first_frames(x, 1).to(x.device)
-            alone = of_codes(model.posterior(x, first).mean)
-            of_one = {f"{name} of one frame": values for name, values in alone.items()}
+            from_first = of_codes(model.posterior(x, first).mean)
+            of_one = {f"{name} of one frame": values for name, values in from_first.items()}
             return {**of_codes(model.posterior(x).mean), **of_one}
 
         return [bounds, probes_of_sequences(read, trained_on, device, data)]
@@ -157,7 +156,8 @@ class RollingEvaluation(Evaluation[RollingVAE]):
 
 def examples(sequences: SequenceSet, count: int) -> Tensor:
     """Return the frames of about ``count`` sequences, spread over all."""
-    if not isinstance(sequences, Sequences):  # whose sequences start with the first frame
+    # the scripts of `Sequences` start with their first frame, those of a balanced set at random
+    if not isinstance(sequences, Sequences):
         sequences = sequences.balanced(count, EVALUATION_SEED)
     scripts = sequences.fixed()
     return sequences.show(spread(scripts, count)).x
@@ -165,16 +165,20 @@ def examples(sequences: SequenceSet, count: int) -> Tensor:
 
 @torch.no_grad()
 def motion_numbers(model: RollingVAE, sequences: SequenceSet) -> dict[str, Any]:
-    """Return the names of the candidate motions, and how probable the model finds them.
+    """Return the names of the candidate motions, and their posterior probabilities.
 
-    ``share`` is that of the sequences in which a candidate is the likeliest, given all frames;
-    ``most_frequent`` are the candidates with the largest shares. By the number of visible frames,
-    ``certainty`` is the mean probability of the motion that is the likeliest given all frames, and
-    ``probability`` holds the mean probabilities of all candidates, over the sequences of each of
-    the most frequent motions.
+    The likeliest motion of a sequence is the candidate with the largest probability given all
+    frames. The keys of the result are:
+
+    - ``candidates``: names of the candidates.
+    - ``share``: for each candidate, the share of the sequences whose likeliest motion it is.
+    - ``most_frequent``: indices of the candidates with the largest shares.
+    - ``certainty``: mean probability of the likeliest motion, by the number of visible frames.
+    - ``probability``: by the number of visible frames, mean probabilities of all candidates over
+      the sequences of each of the most frequent motions.
 
     Args:
-        sequences: a fixed set, of which some are measured, spread over all.
+        sequences: a fixed set. At most `MEASURED` of its sequences are measured, spread over all.
     """
     names = motion_names(model)
     if len(names) == 1:
@@ -200,7 +204,10 @@ def motion_numbers(model: RollingVAE, sequences: SequenceSet) -> dict[str, Any]:
 
 @torch.no_grad()
 def motion_share(model: RollingVAE, sequences: SequenceSet) -> Tensor:
-    """Return the share of some sequences in which each candidate motion is the likeliest."""
+    """Return for each candidate motion the share of sequences whose likeliest motion it is.
+
+    At most `MEASURED` sequences are measured, spread over all.
+    """
     x = examples(sequences, MEASURED)
     return _likeliest(model, x).bincount(minlength=len(model.motions)) / len(x)
 
@@ -211,30 +218,31 @@ def _likeliest(model: RollingVAE, x: Tensor) -> Tensor:
 
 
 def _probabilities(model: RollingVAE, x: Tensor, visible: Tensor) -> Tensor:
+    """Return the probabilities of the candidate motions, (batch, candidates)."""
     parts = zip(x.split(_BATCH), visible.to(x.device).split(_BATCH), strict=True)
-    return torch.cat([model.motion(some, shown).probs.cpu() for some, shown in parts])
+    return torch.cat([model.motion(*part).probs.cpu() for part in parts])
 
 
 def motion_names(model: RollingVAE) -> list[str]:
-    """Return a name for each candidate motion: its velocities, in sites a frame.
+    """Return a name for each candidate motion, made of its velocities in sites per frame.
 
-    Neighbouring capsules that move alike under every candidate are named once.
+    Neighbouring capsules that have the same velocity under every candidate are named once.
     """
     path_of = model.motions.path_of  # candidates capsules
-    alike = (path_of[:, 1:] == path_of[:, :-1]).all(0).tolist()
-    first = [0, *(n for n, same in enumerate(alike, 1) if not same)]  # capsule of each group
+    same_as_before = (path_of[:, 1:] == path_of[:, :-1]).all(0).tolist()
+    first = [0, *(n for n, same in enumerate(same_as_before, 1) if not same)]  # of each group
     names = []
     for groups in model.motions.paths.velocities[path_of[:, first]].tolist():
-        each = [", ".join(map(_speed, axes)) for axes in groups]
-        each = [f"({name})" if "," in name else name for name in each]
-        names.append(" / ".join(each).replace("-", "−"))
+        parts = [", ".join(map(_velocity, axes)) for axes in groups]
+        parts = [f"({part})" if "," in part else part for part in parts]
+        names.append(" / ".join(parts).replace("-", "−"))
     return names
 
 
-def _speed(velocities: Sequence[float]) -> str:
-    """Return a velocity, and from which frames on there is another one.
+def _velocity(velocities: Sequence[float]) -> str:
+    """Return the first velocity of a path, and the frames from which on it has another one.
 
-    >>> _speed([1.0, 1.0, -1.0])
+    >>> _velocity([1.0, 1.0, -1.0])
     '+1 then -1 from frame 2'
     """
     first, *rest = (f"{v:+.3g}" if v else "0" for v in velocities)
@@ -247,24 +255,25 @@ def _speed(velocities: Sequence[float]) -> str:
 
 
 def _on_motion(motion: Mapping[str, Any]) -> str:
-    """Return a sentence on the motion, and how sure the model is of it."""
+    """Return a sentence on the motion and its posterior probability."""
     names, share = motion["candidates"], motion["share"]
     if len(names) == 1:
-        return f"Motion, given: codes roll by {names[0]} sites a frame."
+        return f"Motion, given: codes roll by {names[0]} sites per frame."
     frequent = ", ".join(
         f"{names[n]} in {share[n]:.0%} of the sequences" for n in motion["most_frequent"]
     )
     counts = list(motion["certainty"])
     certainty = [f"{motion['certainty'][count]:.2f} with {count} frames" for count in counts]
     return (
-        f"Motion, inferred, in sites a frame: {frequent}. Mean probability of a sequence's "
+        f"Motion, inferred, in sites per frame: {frequent}. Mean probability of a sequence's "
         f"likeliest motion: {', '.join(dict.fromkeys((certainty[-1], certainty[0])))}."
     )
 
 
 def _on_gain(visible: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a warning if hidden frames are predicted no better than by the mean frame."""
-    poor = [n for n, one in visible.items() if one["gain"] is not None and one["gain"] <= 0]
+    """Return a warning if the mean frame predicts hidden frames at least as well as the model."""
+    gains = {count: metrics["gain"] for count, metrics in visible.items()}
+    poor = [count for count, gain in gains.items() if gain is not None and gain <= 0]
     if not poor:
         return []
     counts = ", ".join(poor[:-1]) + " or " * bool(poor[1:]) + poor[-1]

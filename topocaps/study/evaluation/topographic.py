@@ -1,4 +1,4 @@
-"""Topographic models: what is measured and drawn of them, and the rows of their tables."""
+"""Evaluation of topographic models and VAEs: metrics, figures and rows of tables."""
 
 from __future__ import annotations
 
@@ -50,42 +50,41 @@ from topocaps.study.finished import Finished
 from topocaps.study.quantity import Quantity
 from topocaps.study.recipe import BaseRecipe, Recipe
 
-TRAVERSALS = 12  # of a model beside its results
-UNNAMED = 4  # sequences that are shown where no factors are known
-SHAPE = "shape"  # the factor of sprites that never moves
+TRAVERSALS = 12  # number of traversals in the figure beside the results of a model
+UNNAMED = 4  # number of sequences that are drawn if factors are unknown
+SHAPE = "shape"  # factor of sprites that never moves
 
 _GAIN_LEGEND = (
     "gain",
-    "traversal gain: how well frames that t₀ has not seen are predicted by rolling it. 1 is "
-    "perfect, 0 is the sequence's own mean frame (the best that a code can do which never "
-    "changes), below 0 is worse than that. Held: the same t₀, not rolled. Factors that leave "
-    "no such frame are not listed.",
+    "traversal gain: how well a roll of t₀ predicts frames outside its window. 1 is perfect, 0 is "
+    "as good as the mean frame of the sequence (the best prediction of a constant code), below 0 "
+    "is worse. Held: t₀ is not rolled. Factors without frames outside the window are not listed.",
 )
 _CAPCORR_LEGEND = (
     "CapCorr",
-    "correlation of the roll seen in the capsules with the factor that moved (Eq. 14). For "
-    "factors that loop within a sequence the most favourable start counts. A dash: the roll "
-    "never varies, so there is no correlation.",
+    "correlation of the roll of the capsules with the factor that moves (Eq. 14). For factors "
+    "that loop within a sequence, the most favourable start counts. A dash: the roll is the same "
+    "in all sequences, so there is no correlation.",
 )
 _AXIS_LEGEND = (
     "along its own axis",
-    "of capsules of several axes: the share of a factor's sequences in which they moved along "
-    "the axis that is the factor's own, and along no other.",
+    "for capsules with several axes: the share of a factor's sequences in which the latents move "
+    "along the axis of this factor and along no other.",
 )
 _ERROR_LEGEND = (
     "E_eq",
-    "equivariance error (Eq. 13), beside what capsules pointing in random directions give. "
-    "Both mostly measure the structure that is built in: compare with the untrained column.",
+    "equivariance error (Eq. 13), beside that of capsules that point in random directions. Both "
+    "depend mostly on the built-in structure: compare them with the untrained column.",
 )
 _BOUND_LEGEND = (
     "log p(x) ≥",
-    "importance-weighted bound with K samples of whole sequences, nats a frame, true for any "
-    "window; not comparable with the papers' numbers.",
+    "importance-weighted bound with K samples of whole sequences, in nats per frame. It is a lower "
+    "bound for every window, and does not compare with the papers' numbers.",
 )
 _PAPER_LEGEND = (
     "paper's log p(x)",
-    "the released estimator, to stand beside the papers' tables: too high by the log of its "
-    "samples, and no bound where frames share variance.",
+    "the released estimator, which the papers' tables report. It is too high by the log of the "
+    "number of samples, and is not a bound if frames share variances.",
 )
 
 GAIN = Quantity(("traversal_gain",), "gain", 2, _GAIN_LEGEND)
@@ -104,23 +103,23 @@ _MAP = (
 
 
 def gain_of(factor: str) -> Quantity:
-    """The traversal gain of the sequences in which one factor moves."""
+    """Return the traversal gain of the sequences in which one factor moves."""
     return Quantity(("traversal", "by_factor", factor), f"gain {factor}", 2, _GAIN_LEGEND)
 
 
 def capcorr_of(factor: str) -> Quantity:
-    """CapCorr of one factor."""
+    """Return CapCorr of one factor."""
     return Quantity(("capcorr", factor), f"CapCorr {factor}", 2, _CAPCORR_LEGEND)
 
 
 def own_axis_of(factor: str) -> Quantity:
-    """How often the latents move along the factor's own axis."""
+    """Return the share of sequences in which latents move along the axis of their factor."""
     return Quantity(("own_axis", factor), f"{factor} along its own axis", 2, _AXIS_LEGEND)
 
 
 @evaluates(SequenceModel)
 class TopographicEvaluation(Evaluation[SequenceModel]):
-    """Bounds, E_eq, CapCorr, traversals; of a map, how it is organised."""
+    """Bounds, E_eq, CapCorr, traversals and gains on hidden frames; the organisation of maps."""
 
     captions: ClassVar = {
         "torus": (
@@ -128,14 +127,14 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             "class of this image. In an organised map, neighbours have the same class."
         ),
         "traversal": (
-            "Capsule traversals on held-out sequences. Top row of each block: the input; frames "
-            "that t₀ has not seen are grey. Middle: each frame, reconstructed from its own "
+            "Capsule traversals of held-out sequences. Top row of each block: the input. Frames "
+            "outside the window of t₀ are grey. Middle: each frame, reconstructed from its own "
             "latents. Bottom: frames decoded from t₀ (bordered) alone, rolled one site per frame."
         ),
         "by_lag": (
             "The cost of predicting the frame at each lag from rolled t₀, over all factors. "
-            "Dashed: the cost of the sequence's mean frame, which is the best that an invariant "
-            "model can do. Shaded: lags that t₀ has not seen, on which the gain is measured."
+            "Dashed: the cost of the sequence's mean frame, the best prediction of an invariant "
+            "model. Shaded: lags outside the window of t₀, on which the gain is measured."
         ),
         "topography": (
             "Variance shared in one capsule. Left: the squares u² that the energy of the bordered "
@@ -154,22 +153,25 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         self, model: SequenceModel, sequences: SequenceSet, recipe: BaseRecipe
     ) -> dict[str, Any]:
         options = traversal_options(recipe)
-        found = evaluate(model, sequences, seed=EVALUATION_SEED, **asdict(options))
+        metrics = evaluate(model, sequences, seed=EVALUATION_SEED, **asdict(options))
         if is_map(model):
-            found["map"] = _map(model, sequences)
-        if sequences.frames > 1:  # of t as it is, where an invariant model needs no roll
-            still = replace(options, rate=0.0)
-            found["held"] = {"traversal_gain": overall_gain(model, sequences, still)}
+            metrics["map"] = _map(model, sequences)
+        if sequences.frames > 1:
+            held = replace(options, rate=0.0)  # t₀ is not rolled
+            metrics["held"] = {"traversal_gain": overall_gain(model, sequences, held)}
             fill = self.fill(model, recipe)
             closed = options.closed is not False
             if fill is not None:
-                found[VISIBLE] = visible_gains(
+                metrics[VISIBLE] = visible_gains(
                     fill, sequences, model.likelihood, MEASURED, EVALUATION_SEED, closed
                 )
-        return found
+        return metrics
 
     def fill(self, model: SequenceModel, recipe: BaseRecipe) -> Fill | None:
-        """Return the model's own ``fill``, unless its capsules move along one of several axes."""
+        """Return ``model.fill``; None if capsules have several axes and ``apart`` is False.
+
+        The axis of the motion is unknown in that case.
+        """
         if model.topography.axes != (None,) and not model.topography.apart:
             return None
         options = traversal_options(recipe)
@@ -177,22 +179,26 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
 
     def draw(self, run: Finished[SequenceModel], held_out: SequenceSet) -> dict[str, Figure]:
         model = run.model
-        drawn: dict[str, Figure] = {}
+        drawings: dict[str, Figure] = {}
         if isinstance(model.topography, LearnedTopography):
-            drawn["learned"] = figures.learned(model.topography)
+            drawings["learned"] = figures.learned(model.topography)
         elif isinstance(model.topography, Topography):
-            drawn["topography"] = figures.topography(model.topography, held_out.frames)
+            drawings["topography"] = figures.topography(model.topography, held_out.frames)
         if is_map(model):
-            drawn |= self.result_figures(run, held_out)
+            drawings |= self.result_figures(run, held_out)
         else:
             if figures.can_be_drawn(held_out.frame_shape):
                 shown = examples(held_out, 1 if held_out.names else UNNAMED)
-                drawn["traversal"] = _traversals(run, shown, held_out.names)
-            drawn["by_lag"] = figures.by_lag({run.name: run.metrics})
-        return drawn
+                drawings["traversal"] = _traversals(run, shown, held_out.names)
+            drawings["by_lag"] = figures.by_lag({run.name: run.metrics})
+        return drawings
 
     def extra_metrics(self, run: Finished[SequenceModel], data: Path | None) -> list[ExtraMetric]:
-        """Bounds by the number of samples; of digits, what probes read, and combined motions."""
+        """Return bounds by the number of samples.
+
+        For MNIST, return accuracies of linear probes and, for models of single motions, gains on
+        combined motions as well. For single images, return only the accuracies.
+        """
         model, trained_on = run.model, run.recipe.data
         device = next(model.parameters()).device
         if isinstance(trained_on, StillMnist | MovedMnist) and not is_map(model):
@@ -206,13 +212,13 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
             return [bounds]
 
         def generalised() -> dict[str, Any]:
-            assert model.frame_shape is not None  # as a recipe built it
+            assert model.frame_shape is not None  # models of recipes have one
             untrained = run.recipe.build(model.frame_shape, run.metrics["seed"]).to(device)
             assert isinstance(untrained, SequenceModel)
-            found, control = (
-                generalisation(which, run.recipe, trained_on, data) for which in (model, untrained)
+            gains, control = (
+                generalisation(m, run.recipe, trained_on, data) for m in (model, untrained)
             )
-            return {"generalisation": found, "untrained": {"generalisation": control}}
+            return {"generalisation": gains, "untrained": {"generalisation": control}}
 
         def read(x: Tensor) -> dict[str, Tensor]:
             return of_codes(model.encode(x)[:, 0])
@@ -227,19 +233,19 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
         if is_map(model):
             _, images, classes = strongest(model, held_out)
             return {"torus": figures.torus(images, classes)}
-        if held_out.frames < 2:  # what stands still has nothing to traverse
+        if held_out.frames < 2:  # single images have no traversals
             return {}
-        found = {"traversals": _several(run, held_out)}
+        drawings = {"traversals": _several(run, held_out)}
         if isinstance(held_out, TransformedImages) and held_out.motion is MOTIONS["single"]:
             together = TransformedImages(
                 held_out.images, MOTIONS["combined"], centre=held_out.centre
             )
-            found["combined"] = _several(run, together)
+            drawings["combined"] = _several(run, together)
         if isinstance(model.topography, LearnedTopography):
-            found["learned"] = figures.learned(model.topography)
+            drawings["learned"] = figures.learned(model.topography)
         if isinstance(run.recipe.data, Sprites):
-            found["filled"] = figures.filled(model, examples(held_out), held_out.names)
-        return found
+            drawings["filled"] = figures.filled(model, examples(held_out), held_out.names)
+        return drawings
 
     def traversals(self, run: Finished[SequenceModel], held_out: SequenceSet, each: int) -> Figure:
         window = traversal_options(run.recipe).window
@@ -269,29 +275,34 @@ class TopographicEvaluation(Evaluation[SequenceModel]):
 
 
 def _several(run: Finished[SequenceModel], sequences: SequenceSet) -> Figure:
-    """So many as the papers show, of all that moves."""
-    kinds = len(sequences.balanced(1, EXAMPLES_SEED))  # factors that move, together or one by one
-    return _traversals(run, examples(sequences, max(1, TRAVERSALS // kinds)), sequences.names)
+    """Return a figure of `TRAVERSALS` traversals, equally many of every moving factor."""
+    moving_factors = len(sequences.balanced(1, EXAMPLES_SEED))
+    each = max(1, TRAVERSALS // moving_factors)
+    return _traversals(run, examples(sequences, each), sequences.names)
 
 
 def _traversals(
     run: Finished[SequenceModel], shown: Batch, names: Sequence[str], window: int | None = None
 ) -> Figure:
-    """Return traversals in which frames outside a window are unseen; by default the model's own."""
+    """Return a figure of traversals, in which frames outside ``window`` are grey.
+
+    By default it is the window of the model.
+    """
     options = replace(traversal_options(run.recipe), window=window)
     return figures.traversals(run.model, shown, names, **asdict(options))
 
 
 def read_posterior(model: SequenceModel, x: Tensor) -> dict[str, Tensor]:
-    """What probes see of images (images, *frame): means and standard deviations of q(z|x)."""
+    """Return features of images (images, *frame): means and standard deviations of q(z|x)."""
     q = model.posterior(x[:, None]).z
     return {"posterior": torch.cat([q.mean.flatten(1), q.stddev.flatten(1)], 1)}
 
 
 def tightest_bound(model: SequenceModel, x: Tensor, samples: int) -> Tensor:
-    """Return the importance-weighted bound on log p(x), nats a frame: (batch,).
+    """Return the importance-weighted bound on log p(x) in nats per frame, (batch,).
 
-    Samples of independent frames are weighted frame by frame, others by whole sequences.
+    If frames are independent, samples are weighted for each frame, which gives a tighter bound than
+    weights of whole sequences.
     """
     if model.frames_are_independent:
         return frame_bound(model, x, samples)
@@ -305,7 +316,7 @@ def traversal_options(recipe: BaseRecipe) -> TraversalOptions:
 
 
 def is_map(model: SequenceModel) -> bool:
-    """Whether it is one lattice of still images, as in Figure 3."""
+    """Return whether the latents of a frame are a single lattice, as in Figure 3."""
     topography = model.topography
     return topography.capsules == topography.window == 1 and len(topography.shape) == 2
 
@@ -313,42 +324,49 @@ def is_map(model: SequenceModel) -> bool:
 def overall_gain(
     model: SequenceModel, sequences: SequenceSet, options: TraversalOptions
 ) -> float | None:
-    """Return the traversal gain alone."""
-    how = asdict(options)
-    parts = [traversal(model, one.x, one.factors, **how) for one in sequences.batches(128)]
+    """Return the traversal gain over all sequences."""
+    settings = asdict(options)
+    parts = [
+        traversal(model, batch.x, batch.factors, **settings) for batch in sequences.batches(128)
+    ]
     return Traversal.join(parts).overall
 
 
 def generalisation(
     model: SequenceModel, recipe: BaseRecipe, trained_on: Mnist, data: Path | None
 ) -> dict[str, Any]:
-    """Measure a model of single motions on rotation and hue together."""
+    """Return gains and E_eq on sequences in which rotation and hue move together."""
     moved = Mnist(motion="combined", centre=trained_on.centre, unseen=trained_on.unseen)
     combined = moved.load(data).held_out.balanced(SOME, EVALUATION_SEED)
     window = traversal_options(recipe).window
-    found = evaluate(model, combined, window=window, seed=EVALUATION_SEED)
-    return {name: found[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
+    metrics = evaluate(model, combined, window=window, seed=EVALUATION_SEED)
+    return {name: metrics[name] for name in ("traversal_gain", "traversal", "equivariance_error")}
 
 
 def _map(model: SequenceModel, sequences: SequenceSet) -> dict[str, Any]:
-    """Whether neighbours of a map like images of the same class."""
-    which, _, classes = strongest(model, sequences)
-    found = neighbour_agreement(classes, which)
-    shares = {"agreement": found.observed, "shuffled": found.shuffled, "p_value": found.p_value}
-    shares["excess"] = found.observed - found.shuffled
-    return {**shares, "images": len(which.unique()), "classes": classes.tolist()}
+    """Return how often the strongest images of neighbouring sites have the same class."""
+    index, _, classes = strongest(model, sequences)
+    same = neighbour_agreement(classes, index)
+    return {
+        "agreement": same.observed,
+        "shuffled": same.shuffled,
+        "p_value": same.p_value,
+        "excess": same.observed - same.shuffled,
+        "images": len(index.unique()),
+        "classes": classes.tolist(),
+    }
 
 
 def strongest(model: SequenceModel, sequences: SequenceSet) -> tuple[Tensor, Tensor, Tensor]:
-    """The images that excite the sites of a map most: their indices, frames and classes."""
-    which = strongest_images(model, sequences)[0]  # rows columns
-    shown = sequences.show(sequences.fixed().cpu()[which.flatten()])
-    images = shown.x[:, 0].unflatten(0, which.shape)
-    return which, images.cpu(), classes_of(shown).reshape(which.shape).cpu()
+    """Return the indices, frames and classes of the images that excite each site of a map most."""
+    index = strongest_images(model, sequences)[0]  # rows columns
+    shown = sequences.show(sequences.fixed().cpu()[index.flatten()])
+    images = shown.x[:, 0].unflatten(0, index.shape)
+    return index, images.cpu(), classes_of(shown).reshape(index.shape).cpu()
 
 
 def examples(held_out: SequenceSet, each: int = 1) -> Batch:
-    """The sequences that figures show: ``each`` of every moving factor, always the same.
+    """Return ``each`` sequences of every moving factor for figures, always the same ones.
 
     Sequences of sprites show every shape equally often.
     """
@@ -359,22 +377,24 @@ def examples(held_out: SequenceSet, each: int = 1) -> Batch:
 
 
 def evenly(sequences: Sequences, factor: str, each: int) -> Sequences:
-    """A fixed set: ``each`` sequences of every moving factor, the values of ``factor`` in turn.
+    """Return a fixed set of ``each`` sequences of every moving factor.
 
-    ``factor`` stands still in every sequence.
+    Its sequences take the values of ``factor``, which does not move in any of them, in turn.
     """
     fixed = sequences.balanced(None, EXAMPLES_SEED)
     if fixed.factors is None or fixed.moving is None:
-        raise BadInput(f"the sequences have no factors, and so no {factor}")
+        raise BadInput(
+            f"the sequences have no factors, so {factor} is unknown: give sequences with factors"
+        )
     values = fixed.factors[fixed.order[:, 0], sequences.names.index(factor)].tolist()
     count = max(values) + 1
     chosen: list[int] = []
     for group in fixed.moving.unique():
-        before: Counter[int] = Counter()  # sequences of the same value in this group
+        rank: Counter[int] = Counter()  # of a sequence among those with its value in this group
         ranked = []
         for row in (fixed.moving == group).nonzero().flatten().tolist():
             turn = (values[row] - len(chosen)) % count
-            ranked.append((before[values[row]], turn, row))
-            before[values[row]] += 1
+            ranked.append((rank[values[row]], turn, row))
+            rank[values[row]] += 1
         chosen += [row for *_, row in sorted(ranked)[:each]]
     return replace(fixed, order=fixed.order[chosen], moving=fixed.moving[chosen])
