@@ -20,7 +20,7 @@ from topocaps.papers.recipes.columns import bubble_of, renamed, vae_of, variant
 from topocaps.study.data import SOME, Letters, Mnist, Sprites
 from topocaps.study.recipe import Recipe
 from topocaps.study.rolling_recipe import RollingRecipe
-from topocaps.training import Adam, KLWeight, Precision, Training
+from topocaps.training import Adam, KLWeight, Muon, Precision, Training
 
 _BATCH = 32
 #: 40,000 steps
@@ -33,6 +33,8 @@ _TRAINING = Training(
     precision=Precision.BF16,
 )
 _WINDOW = 13  # frames of TVAEs and Bubbles
+_MUON = Muon(warmup=100)
+_CORRECTION = 64  # channels of the network that corrects the posterior
 _GRID = (-2.0, -1.0, 0.0, 1.0, 2.0)  # sites a frame
 
 MNIST = RollingRecipe(
@@ -74,6 +76,8 @@ def _settings(
         ),
         "past": ("trained with the first 3 or more frames visible", {"visible": Past(3)}),
         "all-visible": ("trained with all frames visible", {"visible": Stretch(frames)}),
+        "corrected": ("with a network that corrects the posterior", {"correction": _CORRECTION}),
+        "muon": ("trained with Muon", {"training": replace(recipe.training, optimiser=_MUON)}),
     }  # fmt: skip
     for ending, (about, weight) in kl.items():
         changes[ending] = about, {"training": replace(recipe.training, kl=weight)}
@@ -190,7 +194,12 @@ def _as_small(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
 
 
 _BESIDE_SMALL = _as_small(_baselines(SMALL, reach=1))
-SMALL_MODELS = (SMALL, _unknown(SMALL), *_BESIDE_SMALL, _hidden(_BESIDE_SMALL[0]))
+_CORRECTED_SMALL = renamed(
+    SMALL, "corrected", "with a network that corrects the posterior", correction=_CORRECTION
+)
+SMALL_MODELS = (
+    SMALL, _CORRECTED_SMALL, _unknown(SMALL), *_BESIDE_SMALL, _hidden(_BESIDE_SMALL[0]),
+)  # fmt: skip
 
 _LETTERS, _TVAE_OF_LETTERS = letters.ROLLING, letters.TVAE
 LETTERS_MODELS = (
@@ -248,6 +257,31 @@ DIGITS_SMALL = replace(
 )
 DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, reach=3)))
 
+#: Digits for two cores, with small convolutions.
+DIGITS_CONVOLUTIONS = replace(
+    DIGITS_SMALL,
+    name="rolling/mnist-small-convolutions",
+    about="one code a sequence, direction given, convolutions, trained with Muon",
+    hidden=(256,),
+    channels=(16, 32, 64),
+    training=replace(DIGITS_SMALL.training, optimiser=_MUON),
+)
+_TVAE_SMALL, _, _VAE_SMALL = _with_convolutions(
+    _baselines(DIGITS_CONVOLUTIONS, reach=3), DIGITS_CONVOLUTIONS
+)
+DIGITS_CONVOLUTIONS_MODELS = (
+    DIGITS_CONVOLUTIONS,
+    renamed(
+        DIGITS_CONVOLUTIONS, "adam", "the same, trained with Adam",
+        training=replace(DIGITS_SMALL.training, optimiser=_TRAINING.optimiser),
+    ),
+    renamed(
+        DIGITS_CONVOLUTIONS, "corrected", "with a network that corrects the posterior",
+        correction=_CORRECTION,
+    ),
+    *(replace(r, name=r.name.removesuffix("-convolutions")) for r in (_TVAE_SMALL, _VAE_SMALL)),
+)  # fmt: skip
+
 #: Digits 0 to 7, measured on 8 and 9: on a GPU, and for two cores.
 _UNSEEN = (8, 9)
 UNSEEN = tuple(
@@ -282,6 +316,6 @@ LETTERS_ARC = tuple(
 
 ROLLING = (
     *MNIST_MODELS, *MNIST_SETTINGS, *SPRITES_MODELS, *SPRITES_SETTINGS, *SPEEDS, *COMBINED,
-    *SMALL_MODELS, *DIGITS_SMALL_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS,
+    *SMALL_MODELS, *DIGITS_SMALL_MODELS, *DIGITS_CONVOLUTIONS_MODELS, *LETTERS_MODELS[1:], *LETTERS_SETTINGS,
     *LETTERS_SPEEDS, *LETTERS_FEW, *UNSEEN, *UNSEEN_SMALL, *IMAGES, *LETTERS_ARC,
 )  # fmt: skip
