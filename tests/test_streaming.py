@@ -52,7 +52,7 @@ def test_a_stream_predicts_by_rolling_ahead():
     torch.testing.assert_close(still[:, 0], model.decode(t))
     with pytest.raises(tc.BadInput, match="frames"):
         stream.predict(0)
-    with pytest.raises(tc.BadInput, match="2 sequences, the frame 3"):
+    with pytest.raises(tc.BadInput, match="2 sequences, and the frame has 3"):
         stream(torch.rand(3, *FRAME))
 
 

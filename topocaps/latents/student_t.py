@@ -47,7 +47,7 @@ def studentize(
     """
     smallest = max(SMALLEST_ENERGY, torch.finfo(u.dtype).tiny)
     if axis is None and topography.apart:
-        raise BadInput("with apart=True every axis has its own t: say along which axis, as axis=0")
+        raise BadInput("with apart=True every axis has its own t: say along which axis (axis=0)")
     axes = topography.axes if axis is None else (axis,)
     energies = [(topography.pool(u.square(), a) + epsilon).clamp_min(smallest) for a in axes]
     if len(energies) == 1:

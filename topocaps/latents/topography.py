@@ -200,8 +200,8 @@ class Topography:
     def pool(self, energy: Tensor, axis: int | None = None) -> Tensor:
         """Apply W to u²: (batch, time, capsules, *u_shape) to (batch, time, capsules, *shape).
 
-        At one velocity, the cost does not depend on the window and the reach. Terms are only added,
-        so a non-negative u² gives non-negative energies.
+        At a given velocity, the cost does not depend on the window and the reach. Terms are only
+        added, so a non-negative u² gives non-negative energies.
 
         Args:
             energy: u², (batch, time, capsules, *u_shape).

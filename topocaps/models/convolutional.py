@@ -172,6 +172,8 @@ def convolutional(
 ) -> TopographicVAE | VAE:
     """Build a `TopographicVAE` or a `VAE` with convolutional networks.
 
+    A VAE has no ``centred``, ``epsilon`` and ``visible``, and ignores ``mu``.
+
     Args:
         frame_shape: shape of one frame, (colours, height, width).
         topography: W of Eq. 5.
@@ -179,8 +181,7 @@ def convolutional(
         channels: numbers of channels of an encoder, one for each halving of the frame. The decoder
             has them in reverse order. By default they are 32 and then 64, until the shorter side
             has at most 4 pixels.
-        likelihood, mu, centred, epsilon, visible: as in ``TopographicVAE.mlp``. A VAE takes only
-            ``likelihood``.
+        likelihood, mu, centred, epsilon, visible: as in ``TopographicVAE.mlp``.
         hidden: width of a linear layer between convolutions and latents; none by default.
         activation: "relu", after a normalisation, with PyTorch's initial weights; or "silu",
             without a normalisation, with the initial weights of He et al. (2015) in hidden layers

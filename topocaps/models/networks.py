@@ -226,7 +226,7 @@ class FrameDecoder(nn.Module):
 
 
 def lead(value: Tensor, like: Tensor) -> Tensor:
-    """Append axes of length 1 to a scalar, or to one per model, to broadcast it with ``like``."""
+    """Return a scalar, or one per model, with axes appended so that it broadcasts with ``like``."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
 

@@ -41,7 +41,7 @@ class SequenceModel(GenerativeModel):
     topography: TopographyLike
     couples_frames: ClassVar = True  #: whether t of a frame depends on the frames of its window
     sparsity = 0.0  #: penalty in nats per unit of `spread_of_capsules` (not in the papers)
-    #: which frames are encoded in training, while all are decoded; None for all (not in the papers)
+    #: frames that are visible to the encoders in training; None for all (not in the papers)
     visible: VisibleFrames | None = None
 
     def __init__(self, x_given_t: nn.Module, topography: TopographyLike) -> None:

@@ -161,6 +161,6 @@ def _check_batch(size: int, frame: Tensor) -> None:
     """Raise `BadInput` unless a frame has the batch size of the earlier frames."""
     if len(frame) != size:
         raise BadInput(
-            f"a stream must keep its batch size: this one has {size} sequences, the frame "
+            f"a stream must keep its batch size: this one has {size} sequences, and the frame has "
             f"{len(frame)}"
         )

@@ -117,11 +117,12 @@ class TopographicVAE(SequenceModel):
                 prior (not in the paper).
             learned: which part of the topography is a parameter.
             sparsity: penalty, in nats, on capsules whose sites differ (not in the paper).
-            encoder_fan: number that bounds the initial weights of the encoders' layers.
+            encoder_fan: whether the number of inputs or of outputs of a layer bounds the initial
+                weights of the encoders.
             decoder_fan: the same for the decoder; the released code uses ``Fan.OUT``.
             epsilon: number that is added to every energy W U²; the released code uses 1e-6.
-            visible: which frames are encoded in training, while the bound is on all of them (not in
-                the paper). By default all frames are visible.
+            visible: which frames are visible to the encoders in training, while the bound is on all
+                frames (not in the paper). By default all frames are visible.
         """
         networks = Perceptrons(
             frame_shape, topography, hidden, norm, likelihood, encoder_fan, decoder_fan
