@@ -234,7 +234,7 @@ def test_the_stored_page_is_written_from_the_stored_results(tmp_path):
 
 def test_groups_are_tables():
     assert named(["letters"]) == [["letters-models"], ["letters-settings"], ["letters-speeds"]]
-    small = {"rolling-small", "rolling-digits-small", "rolling-unseen-small"}
+    small = {f"rolling-{kind}small" for kind in ("", "convolutions-", "digits-", "unseen-")}
     alone = small | {"letters-few", "letters-arc"}
     assert {*GROUPS["rolling"], *GROUPS["letters"]} | alone == set(ROLLING_TABLES)
 
@@ -255,11 +255,15 @@ def test_optimisers_are_those_that_the_page_states(name):
     recipes = TABLES[name].recipes
     rolling = {r.training.optimiser for r in recipes if isinstance(r, RollingRecipe)}
     others = {r.training.optimiser for r in recipes if isinstance(r, Recipe)}
-    if "letters" in name or "small" in name:
-        assert rolling == {tc.Adam(0.003, (0.9, 0.99), 100)}
+    muon = {tc.Muon(0.005, warmup=100)}
+    if name == "rolling-convolutions-small":
+        assert rolling == muon | {tc.Adam(1e-3, warmup=100)} and others == muon
+    elif "letters" in name or "small" in name:
+        assert rolling - muon == {tc.Adam(0.003, (0.9, 0.99), 100)}
         assert others <= {tc.Adam(0.002, (0.9, 0.95))}
     else:
-        assert rolling | others == rolling and len(rolling) == 1
+        assert others <= rolling - muon and len(rolling - muon) == 1
+    assert (muon <= rolling) == ("settings" in name or name == "rolling-convolutions-small")
     assert "(#hidden-frames)" in TABLES[name].note
 
 

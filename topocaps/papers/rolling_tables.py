@@ -38,7 +38,9 @@ These tables compare rolling VAEs with TVAEs, Bubbles and VAEs.
 - *Optimisers*: for MNIST and for sprites of 64 x 64 pixels, all models have the same optimiser. For
   letters, and in tables for two cores, optimisers differ. Rolling VAEs have Adam with a learning
   rate of 0.003, β = (0.9, 0.99) and a warm-up of 100 steps. TVAEs, Bubbles and VAEs have Adam with
-  a learning rate of 0.002, β = (0.9, 0.95) and no warm-up."""
+  a learning rate of 0.002, β = (0.9, 0.95) and no warm-up. Rows *trained with Muon* have a learning
+  rate of 0.005 and a warm-up of 100 steps.
+- *A network that corrects the posterior*: see [rolling VAE](../docs/rolling.md#correction)."""
 _READ = "[How to read it](#hidden-frames)."
 
 
@@ -156,6 +158,14 @@ ROLLING_TABLES = {
         _SCALE,
         **_SPRITE_LINES,
         predicted=_beside("rolling/sprites-small"),
+        seeds=1,
+    ),
+    "rolling-convolutions-small": _predictions(
+        "Rolling VAE: MNIST sequences with small convolutions, for two cores",
+        rolling.DIGITS_CONVOLUTIONS_MODELS,
+        "All models but that of the second row are trained with Muon.",
+        factors=_DIGITS,
+        predicted=_beside("rolling/mnist-small-convolutions"),
         seeds=1,
     ),
     "letters-models": _predictions(

@@ -261,7 +261,7 @@ DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, reach=3
 DIGITS_CONVOLUTIONS = replace(
     DIGITS_SMALL,
     name="rolling/mnist-small-convolutions",
-    about="one code a sequence, direction given, convolutions, trained with Muon",
+    about="one code a sequence, direction given, small convolutions, trained with Muon",
     hidden=(256,),
     channels=(16, 32, 64),
     training=replace(DIGITS_SMALL.training, optimiser=_MUON),
