@@ -301,7 +301,7 @@ def test_the_figure_has_a_row_of_the_input_and_a_row_of_rolled_frames():
         (lambda m, x: tc.metrics.per_sequence(m, x, rate=1), "options .*, not rate"),
         (lambda m, x: tc.metrics.per_sequence(m, x, closed=True), "options .*, not closed"),
         (lambda m, x: tc.traverse(m, x, rate=0.5, axis=0), "the option mask, not rate, axis"),
-        (lambda m, x: tc.traverse(m, x, mask=some(2)), "at least one visible frame"),
+        (lambda m, x: tc.traverse(m, x, mask=some(2)), "at least one frame that is present"),
         (lambda m, x: tc.evaluate(m, x + 1), r"frames must lie in \[0, 1\]"),
         (lambda m, x: export(m, "/nowhere", 5), "only a TopographicVAE or a VAE is exported"),
     ],
