@@ -304,7 +304,7 @@ def test_the_figure_has_a_row_of_the_input_and_a_row_of_rolled_frames():
             lambda m, x: tc.traverse(m, x, rate=0.5, axis=0),
             "do not take rate, axis: the only option is mask",
         ),
-        (lambda m, x: tc.traverse(m, x, mask=some(2)), "at least one visible frame"),
+        (lambda m, x: tc.traverse(m, x, mask=some(2)), "at least one frame that is present"),
         (lambda m, x: tc.evaluate(m, x + 1), r"frames must lie in \[0, 1\]"),
         (lambda m, x: export(m, "/nowhere", 5), "only a TopographicVAE or a VAE is exported"),
     ],
