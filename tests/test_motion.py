@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import topocaps as tc
+from topocaps.latents.capsule_motion import CapsuleMotion
 from topocaps.latents.motion import (
-    CapsuleMotion,
     Changing,
     Grouped,
     Known,

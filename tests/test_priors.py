@@ -14,7 +14,8 @@ from torch.distributions import Laplace as LaplaceDistribution
 from torch.distributions import Normal, kl_divergence
 
 import topocaps as tc
-from topocaps.latents.motion import CapsuleMotion, Known, Unknown
+from topocaps.latents.capsule_motion import CapsuleMotion
+from topocaps.latents.motion import Known, Unknown
 from topocaps.models.base import build
 from topocaps.models.evidence import kl_to_standard_normal
 from topocaps.models.priors import (

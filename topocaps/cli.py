@@ -47,10 +47,7 @@ Data = Annotated[
     Path | None, typer.Option(help="Folder of MNIST's files, for recipes that need them.")
 ]
 Patience = Annotated[
-    int | None,
-    typer.Option(
-        help="Stop after this many epochs without a better bound on held-out sequences.", min=1
-    ),
+    int | None, typer.Option(help="Stop after this many epochs without a better bound.", min=1)
 ]
 Seed = Annotated[int, typer.Option(help="Seed of initial weights, sequences and noise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
@@ -73,11 +70,8 @@ def demo(
 
     Example: topocaps demo --out runs/demo
     """
-    recipes = {
-        "rolling VAE": find("letters/rolling"),
-        "TVAE": find("letters/tvae"),
-        "VAE": find("letters/vae"),
-    }
+    names_of_models = {"rolling VAE": "rolling", "TVAE": "tvae", "VAE": "vae"}
+    recipes = {title: find(f"letters/{name}") for title, name in names_of_models.items()}
     _print_table(compare(side_by_side(recipes, out, device, _say)))
     pictures = out / "figures"
     for content, path in {
@@ -131,10 +125,7 @@ def fit(
     path: Annotated[str, typer.Argument(help="A video, an array (.npy, .npz, .h5) or a folder.")],
     out: Annotated[Path | None, typer.Option(help="Run folder [runs/fit-NAME].")] = None,
     frames: Annotated[
-        int | None,
-        typer.Option(
-            help="Length of the windows that clips are cut into [24 if clips are longer than 32]."
-        ),
+        int | None, typer.Option(help="Cut clips into windows of this length [24, if over 32].")
     ] = None,
     stride: Annotated[int | None, typer.Option(help="Frames from one window to the next.")] = None,
     size: Annotated[
@@ -272,8 +263,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder of results [results; results-short with --epochs].")
     ] = None,
     runs: Annotated[
-        Path | None,
-        typer.Option(help="Folder of runs [runs/reproduce; another one with --epochs]."),
+        Path | None, typer.Option(help="Folder of runs [runs/reproduce; another with --epochs].")
     ] = None,
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Write the page of stored results; run nothing.")

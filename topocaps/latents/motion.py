@@ -1,4 +1,4 @@
-"""Motions of a code from frame to frame: candidate motions, their prior, and their rolls."""
+"""Motions of a code from frame to frame: candidate motions, and their prior."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from topocaps.errors import BadInput, finite_number, whole_number
-from topocaps.latents.paths import Paths
-
-NORMALISED = 1e-4  # largest magnitude of the log of a sum of probabilities that counts as 1
 
 
 class Motion(ABC):
@@ -123,6 +120,7 @@ class Changing(Motion):
         frames: frames at which the velocity may change. Frame 0 is the first one.
         axis: axis of the capsules.
 
+    >>> from topocaps.latents.capsule_motion import CapsuleMotion
     >>> turns = CapsuleMotion(Changing((-1, 1), frames=3), capsules=1, shape=(9,))
     >>> for candidate in range(len(turns)):
     ...     print(turns.shifts(candidate, torch.arange(6)).flatten().int().tolist())
@@ -190,7 +188,7 @@ class Grouped(Motion):
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "motions", _as_tuple(self.motions))
         for motion in self.motions:
-            _check_motion(motion)
+            check_motion(motion)
         if not self.sizes or len(self.sizes) != len(self.motions):
             raise BadInput(
                 f"each group needs a size and a motion, not {len(self.sizes)} sizes and "
@@ -210,87 +208,6 @@ class Grouped(Motion):
     def log_prior(self) -> Tensor:
         choices = itertools.product(*(motion.log_prior() for motion in self.motions))
         return torch.stack([torch.stack(choice).sum() for choice in choices])
-
-
-class CapsuleMotion(nn.Module):
-    """The candidates of a `Motion` for capsules of one shape, and the rolls along them.
-
-    Every candidate gives each capsule one of the `Paths`, and candidates share paths: two groups of
-    capsules that have n velocities each have n² candidates and n paths.
-
-    Args:
-        motion: the candidate motions and their prior.
-        capsules: number of capsules.
-        shape: sites of a capsule along each axis.
-        cyclic: whether capsules are rings; otherwise they have open ends.
-
-    >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
-    >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
-    >>> moves.roll(code, candidate=0, steps=2)
-    tensor([[0., 0., 1., 0., 0.]])
-    """
-
-    path_of: Tensor  #: index of the path of every capsule, (candidates, capsules)
-    log_prior: Tensor  #: (candidates,)
-
-    def __init__(
-        self, motion: Motion, capsules: int, shape: tuple[int, ...], cyclic: bool = True
-    ) -> None:
-        super().__init__()
-        _check_motion(motion)
-        candidates, log_prior = motion.candidates(capsules, len(shape)), motion.log_prior()
-        _check_candidates(candidates, capsules, len(shape))
-        _check_prior(log_prior, len(candidates))
-        velocities, path_of = candidates.flatten(0, 1).unique(dim=0, return_inverse=True)
-        self.paths = Paths(velocities, shape, cyclic)
-        path_of = path_of.unflatten(0, candidates.shape[:2])
-        _check_different(self.paths.first_alike()[path_of], tuple(shape), cyclic)
-        self.register_buffer("path_of", path_of, persistent=False)
-        self.register_buffer("log_prior", log_prior.to(torch.get_default_dtype()), persistent=False)
-
-    def __len__(self) -> int:
-        return self.log_prior.shape[-1]
-
-    @property
-    def all_candidates(self) -> Tensor:
-        """Indices of all candidates, (candidates, 1)."""
-        return torch.arange(len(self), device=self.log_prior.device)[:, None]
-
-    @property
-    def velocities(self) -> Tensor:
-        """Velocities of every candidate, in sites per frame: (candidates, capsules, axes).
-
-        Velocities that change from frame to frame are (candidates, capsules, axes, frames).
-        """
-        velocities = self.paths.velocities[self.path_of]
-        return velocities.squeeze(-1) if velocities.shape[-1] == 1 else velocities
-
-    @property
-    def groups(self) -> list[Tensor]:
-        """Indices of the capsules of every group that moves alike under all candidates."""
-        _, group = self.path_of.unique(dim=1, return_inverse=True)
-        return [(group == n).nonzero().flatten() for n in group.unique()]
-
-    def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
-        """Return by how many sites capsules roll in ``steps`` frames: (…, capsules, axes).
-
-        Args:
-            candidate: index of a candidate, or a tensor of them that broadcasts with ``steps``.
-            steps: a whole number of frames, or an integer tensor of them. Negative numbers lead to
-                earlier frames.
-        """
-        steps = torch.as_tensor(steps, device=self.path_of.device)
-        return self.paths.shifts(self.path_of[candidate], steps[..., None])
-
-    def roll(self, code: Tensor, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
-        """Return codes rolled to the frames ``steps`` later: (…, capsules, *shape).
-
-        Args:
-            code: (…, capsules, *shape); the first axes broadcast with candidates and steps.
-            candidate: as in ``shifts``.
-            steps: as in ``shifts``.
-        """
-        return self.paths.roll(code, self.shifts(candidate, steps))
 
 
 _KINDS: tuple[type[Motion], ...] = (Known, Unknown, Changing, Grouped)
@@ -351,40 +268,9 @@ def _checked_axis(axis: Any) -> int:
     return number
 
 
-def _check_motion(motion: Motion) -> None:
+def check_motion(motion: Motion) -> None:
     if not isinstance(motion, Motion):
         raise BadInput(f"a motion must be a Motion such as Known(1), not {motion!r}")
-
-
-def _check_candidates(velocities: Tensor, capsules: int, axes: int) -> None:
-    """Raise `BadInput` unless a motion returned finite velocities of the right shape."""
-    shape = velocities.shape
-    if velocities.ndim not in (3, 4) or shape[1:3] != (capsules, axes) or not velocities.numel():
-        raise BadInput(
-            f"candidates must have the shape (candidates, capsules, axes) = (…, {capsules}, "
-            f"{axes}), or frames after these, not {tuple(shape)}"
-        )
-    if not velocities.isfinite().all():
-        infinite = velocities[~velocities.isfinite()][0].item()
-        raise BadInput(f"velocities of candidate motions must be finite, not {infinite}")
-
-
-def _check_prior(log_prior: Tensor, candidates: int) -> None:
-    """Raise `BadInput` unless these are the log-probabilities of a distribution over candidates.
-
-    With other numbers, the bounds of models would not bound log p(x).
-    """
-    if log_prior.shape != (candidates,):
-        raise BadInput(
-            f"log_prior must have the shape (candidates,) = ({candidates},), not "
-            f"{tuple(log_prior.shape)}"
-        )
-    log_sum = log_prior.double().logsumexp(0).item()
-    if not abs(log_sum) < NORMALISED:
-        raise BadInput(
-            f"the probabilities of candidate motions must sum to 1: the log of their sum is "
-            f"{log_sum:.3g}, so subtract log_prior.logsumexp(0) from log_prior"
-        )
 
 
 def _check_axes(needed: tuple[int, ...], axes: int) -> None:
@@ -394,21 +280,3 @@ def _check_axes(needed: tuple[int, ...], axes: int) -> None:
             f"a motion along axis {max(needed)} needs capsules of at least {max(needed) + 1} axes, "
             f"and these have {axes}"
         )
-
-
-def _check_different(path_of: Tensor, shape: tuple[int, ...], cyclic: bool) -> None:
-    """Raise `BadInput` if two candidates have the same path for every capsule.
-
-    Args:
-        path_of: index of the path of every capsule, equal for equal paths: (candidates, capsules).
-        shape: sites of a capsule.
-        cyclic: whether capsules are rings.
-    """
-    first: dict[tuple[int, ...], int] = {}
-    for candidate, paths in enumerate(map(tuple, path_of.tolist())):
-        same = first.setdefault(paths, candidate)
-        if same != candidate:
-            raise BadInput(
-                f"candidate motions {same} and {candidate} are the same on "
-                f"{'rings' if cyclic else 'capsules'} of {shape} sites: list each motion once"
-            )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from topocaps.latents.motion import CapsuleMotion
+from topocaps.latents.capsule_motion import CapsuleMotion
 from topocaps.latents.paths import Paths
 from topocaps.models.correction import PosteriorCorrection
 from topocaps.models.networks import GaussianEncoder

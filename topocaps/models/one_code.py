@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from topocaps.errors import BadInput, whole_number
-from topocaps.latents.motion import CapsuleMotion, Known, Motion
+from topocaps.latents.capsule_motion import CapsuleMotion
+from topocaps.latents.motion import Known, Motion
 from topocaps.latents.topography import Topography
 from topocaps.models.base import GenerativeModel, Noise
 from topocaps.models.correction import PosteriorCorrection
