@@ -284,7 +284,7 @@ class Unhashable(StandardNormal):
 
 def test_a_prior_of_your_own_has_no_config():
     assert prior_settings(Own()) is None and rolling(prior=Own()).config is None
-    with pytest.raises(tc.BadInput, match="its prior: a class of your own has no settings"):
+    with pytest.raises(tc.BadInput, match="its prior, and cannot record a class of your own"):
         replace(find("letters/rolling"), prior=Own())
 
 
