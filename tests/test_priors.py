@@ -285,7 +285,7 @@ class Unhashable(StandardNormal):
 
 def test_a_model_with_a_user_defined_prior_has_no_config():
     assert prior_settings(Own()) is None and rolling(prior=Own()).config is None
-    with pytest.raises(tc.BadInput, match="its prior: a class of your own has no settings"):
+    with pytest.raises(tc.BadInput, match="its prior, and cannot record a class of your own"):
         replace(find("letters/rolling"), prior=Own())
 
 
