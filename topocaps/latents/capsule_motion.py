@@ -24,6 +24,7 @@ class CapsuleMotion(nn.Module):
         shape: sites of a capsule along each axis.
         cyclic: whether capsules are rings; otherwise they have open ends.
 
+    >>> from topocaps.latents.motion import Known
     >>> moves = CapsuleMotion(Known(1), capsules=1, shape=(5,))
     >>> code = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]])
     >>> moves.roll(code, candidate=0, steps=2)

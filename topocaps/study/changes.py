@@ -85,9 +85,11 @@ def _keys(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 
 def _find(recipe: Any, key: str) -> tuple[str, ...]:
-    """Return the only path that ends in ``key``."""
+    """Return the path that is ``key``, or else the only one that ends in it."""
     ending = tuple(key.split("."))
     keys = _keys(recipe)
+    if ending in keys:
+        return ending
     matches = [path for path in keys if path[-len(ending) :] == ending]
     if not matches:
         raise BadInput(f"there is no setting {key!r}; there are {_listed(keys)}")
