@@ -236,6 +236,20 @@ def test_a_folder_of_an_earlier_version_resumes_as_the_model_it_holds(tmp_path, 
     assert code == 0 and "trained already" in said and "a window of" in said
 
 
+def test_a_rolling_vae_of_an_earlier_version_resumes_without_a_correction(tmp_path, command):
+    """Earlier versions did not correct the posterior."""
+    folder, out = arrays(tmp_path / "mine"), tmp_path / "out"
+    words = ("fit", folder, "--out", out, "--frames", "8", *TINY)
+    assert command(*words, "--set", "correction=none")[0] == 0
+    recipe = json.loads((out / "recipe.json").read_text())
+    assert "correction" not in recipe and "correction" not in recipe["model"]
+    code, _, said = command(*words)
+    assert code == 0 and "trained already" in said, said
+    assert json.loads((out / "recipe.json").read_text()) == recipe
+    code, _, said = command(*words[:3], tmp_path / "new", *words[4:])
+    assert json.loads((tmp_path / "new" / "recipe.json").read_text())["correction"] == 64
+
+
 @pytest.mark.parametrize(
     "options, sentence",
     [

@@ -233,6 +233,11 @@ def two_lengths(folder):
     return folder
 
 
+def three_lengths(folder):
+    np.save(folder / "c.npy", COLOUR[1, :1])
+    return two_lengths(folder)
+
+
 def grey_and_colour(folder):
     write_pictures(folder / "all" / "a", COLOUR[0])
     write_pictures(folder / "all" / "b", GREY[0])
@@ -273,6 +278,7 @@ MISTAKES = {
     "two sizes": (two_sizes, {}, r"all/a has frames of 16 x 16 and .*all/b of 8 x 8: .* size=64"),
     "two sizes in one": (two_sizes_in_one, {}, r"1\.png has frames of 16 x 16 and .*7\.png of 8 x"),
     "two lengths": (two_lengths, {}, r"a\.npy has 6 frames and .*b\.npy 4: .* frames=4"),
+    "a single frame": (three_lengths, {}, "such as frames=4 and skip_bad, which skips shorter"),
     "too short": (two_lengths, {"frames": 5}, r"b\.npy has 4 frames, fewer than frames=5"),
     "array too short": (npy, {"frames": 7}, r"sequence 0 of .*x\.npy has 6 frames, fewer than fra"),
     "grey and colour": (grey_and_colour, {}, r"all/a has 3 channels and .*all/b 1: say grey=True"),

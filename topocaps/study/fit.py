@@ -26,6 +26,7 @@ from topocaps.training import Adam, Precision, RunFolder, Training, load
 
 FEWEST = 4  # smallest number of frames of a sequence: some are visible, others are predicted
 CAPSULES = 12
+CORRECTION = 64  # channels of the network that corrects the posterior of a rolling VAE
 BATCH, STEPS = 16, 500  # sequences per batch, batches per epoch
 SIDE = 32  # pixels: larger pictures are resized to this shorter side by default
 LONGEST, CUT = 32, 24  # frames: clips longer than LONGEST are cut into windows of CUT by default
@@ -86,13 +87,17 @@ class Choices:
     def in_folder(self, out: Path) -> Choices:
         """Return the choices with the family of the run in a folder, if ``model`` is None.
 
-        So a TVAE resumes as a TVAE, although a rolling VAE is the default.
+        So a TVAE resumes as a TVAE, although a rolling VAE is the default, and a rolling VAE of an
+        earlier version resumes without a correction of its posterior.
         """
-        if self.model is not None:
-            return self
         folder = RunFolder(out)
-        is_tvae = folder.recipe.exists() and isinstance(recipe_of(folder), Recipe)
-        return replace(self, model=Kind.TVAE if is_tvae else Kind.ROLLING)
+        begun = recipe_of(folder) if folder.recipe.exists() else None
+        choices = self
+        if isinstance(begun, RollingRecipe) and begun.correction is None:
+            choices = replace(self, changes=("correction=none", *self.changes))
+        if self.model is not None:
+            return choices
+        return replace(choices, model=Kind.TVAE if isinstance(begun, Recipe) else Kind.ROLLING)
 
     @property
     def training(self) -> Training:
@@ -197,6 +202,7 @@ def _rolling(
         motion=Unknown(speeds) if len(speeds) > 1 else Known(speeds[0]),
         hidden=(256,) if convolutional else (400,),
         channels=(32, 64, 128) if convolutional else None,
+        correction=CORRECTION,
         **settings,
     )
 

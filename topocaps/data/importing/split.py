@@ -14,6 +14,8 @@ from topocaps.data.sequences import Sequences, SequenceSet
 from topocaps.data.transforms import MovingImages
 from topocaps.errors import BadInput, check_seed, counted, whole_number
 
+FEWEST = 4  # frames of the shortest windows that messages suggest
+
 #: Returns the name of the clip with an index. It is a function, as there may be millions of clips.
 ClipName = Callable[[int], str]
 
@@ -64,10 +66,12 @@ class Windows:
         if self.frames is None:
             other = next((n for n, length in enumerate(lengths) if length != lengths[0]), None)
             if other is not None:
+                frames = min((n for n in lengths if n >= FEWEST), default=FEWEST)
+                skip = " and skip_bad, which skips shorter clips" * (min(lengths) < frames)
                 raise BadInput(
                     f"{named(0)} has {counted(lengths[0], 'frame')} and {named(other)} "
                     f"{lengths[other]}: say how many frames= to cut all into, such as "
-                    f"frames={min(lengths)}"
+                    f"frames={frames}{skip}"
                 )
             return []
         short = [n for n, length in enumerate(lengths) if length < self.frames]
@@ -219,5 +223,5 @@ def _split_mapped_in_time(
 def _too_short(frames: int) -> BadInput:
     return BadInput(
         f"one clip of {frames} frames has no windows to hold out: give more clips, or cut it into "
-        f"shorter windows, such as frames={max(4, frames // 4)}"
+        f"shorter windows, such as frames={max(FEWEST, frames // 4)}"
     )
