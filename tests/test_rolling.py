@@ -95,37 +95,6 @@ def test_later_frames_of_the_same_content_roll_the_code_back(motion):
     torch.testing.assert_close(later.stddev, model.motions.roll(q.stddev, 0, -2))
 
 
-@pytest.mark.parametrize("motion", [Known(1), Known(-2), GROUPED], ids=repr)
-def test_rolling_the_data_rolls_the_corrected_code(motion):
-    """All groups of capsules move as a candidate says, also where groups move differently."""
-    model, x = rolling(motion, correction=3), frames()
-    q, later = (model.posteriors(one, some(2, *range(5))).q for one in (x, x.roll(-1, 1)))
-    for n in range(len(model.motions)):
-        torch.testing.assert_close(later.mean[n], model.motions.roll(q.mean[n], n, 1))
-        torch.testing.assert_close(later.stddev[n], model.motions.roll(q.stddev[n], n, 1))
-    plain = rolling(motion).posteriors(x, some(2, *range(5))).q
-    assert (plain.mean - q.mean).abs().max() > 0.01
-
-
-def test_a_correction_starts_as_the_identity():
-    torch.manual_seed(0)
-    model = tc.RollingVAE.mlp(FRAME, tc.Topography(2, (5,)), hidden=(8,), correction=4).double()
-    corrected = model.posterior(frames())
-    model.correction = None
-    assert torch.equal(corrected.mean, model.posterior(frames()).mean)
-    torch.testing.assert_close(corrected.stddev, model.posterior(frames()).stddev)
-
-
-def test_a_correction_reads_how_much_experts_disagree():
-    """Two experts on either side of 0 have the same product as two experts at 0."""
-    correction = rolling(correction=4).correction
-    precision, apart = torch.full((1, 2, 5), 4.0, **DOUBLE), torch.full((1, 2, 5), 2.0, **DOUBLE)
-    product = product_of_experts(2 * precision, torch.zeros(1, 2, 5, **DOUBLE))
-    agreed = correction(product, torch.zeros(1, 2, 5, **DOUBLE))
-    disagreed = correction(product, 2 * precision * apart.square())
-    assert (agreed.mean - disagreed.mean).abs().max() > 0.01
-
-
 @every_model
 def test_the_order_of_visible_frames_does_not_matter(kind):
     model, x = rolling(**kind), frames()

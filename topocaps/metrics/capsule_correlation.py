@@ -100,7 +100,7 @@ def observed_rolls(t: Any, factors: Any, rate: float = 1.0) -> dict[int, CapCorr
     if factors.is_floating_point():
         raise BadInput("factors must be integer indices, not floats")
     if rate == 0:
-        raise BadInput("CapCorr needs a rate other than 0 sites a frame")
+        raise BadInput("CapCorr needs a rate other than 0 sites per frame")
     factors = factors.to(t.device)
     moves = (factors != factors[:, :1]).any(1)  # batch factor
     by_factor = {}

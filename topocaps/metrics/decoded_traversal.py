@@ -156,7 +156,7 @@ def _directions(velocities: Tensor) -> Tensor:
     The largest component of the fastest capsules is 1 or -1.
 
     Args:
-        velocities: sites a frame, (batch, capsules, axes, frames).
+        velocities: sites per frame, (batch, capsules, axes, frames).
     """
     moving = (velocities != 0).flatten(1, 2).any(1)  # batch frames
     first = moving.int().argmax(1)

@@ -49,7 +49,7 @@ SUBSET = 300  #: largest number of sequences that ``_on_subset`` measures
 SHUFFLES = 99  #: permutations of sites for the correlation of shuffled neighbours
 
 #: Takes frames (batch, time, *frame) and a number of samples, and returns the bound on log p(x) of
-#: every sequence in nats a frame, (batch,).
+#: every sequence in nats per frame, (batch,).
 Bound = Callable[[Tensor, int], Tensor]
 
 
@@ -222,7 +222,7 @@ def _measure(
 
 
 def _bounds(model: SequenceModel, x: Tensor, samples: int) -> dict[str, Tensor]:
-    """Return the bounds on log p(x) of every sequence, nats a frame, each (batch,)."""
+    """Return the bounds on log p(x) of every sequence, nats per frame, each (batch,)."""
     weights = log_weights(model, x, samples)
     bounds = {
         "log_px": log_mean_exp_over_sequences(weights),
@@ -243,7 +243,7 @@ def bound_of(
     seed: int = 0,
     batch: int = 64,
 ) -> Mean:
-    """Return the mean of a bound on log p(x) over sequences, in nats a frame.
+    """Return the mean of a bound on log p(x) over sequences, in nats per frame.
 
     Args:
         bound: function that returns the bound of every sequence, such as ``model.log_px``.

@@ -99,7 +99,7 @@ def _bounds(
     batch: int = BATCH,
     most: int | None = None,
 ) -> dict[str, Mean]:
-    """Return the terms of the bound and the importance-weighted bound, in nats a frame."""
+    """Return the terms of the bound and the importance-weighted bound, in nats per frame."""
     terms: dict[str, list[torch.Tensor]] = {name: [] for name in model.recorded}
     with seeded(seed):
         for some in spread(sequences.fixed(), most).split(batch):

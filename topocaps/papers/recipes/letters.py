@@ -31,7 +31,7 @@ def training(steps: int, epochs: int) -> Training:
 
 ROLLING = RollingRecipe(
     name="letters/rolling",
-    about="one code a sequence, rolled: predicts letters that it never saw",
+    about="one code per sequence, rolled: predicts letters that it never saw",
     data=Letters(),
     topography=_CAPSULES,
     hidden=_HIDDEN,

@@ -35,11 +35,11 @@ _TRAINING = Training(
 _WINDOW = 13  # frames of TVAEs and Bubbles
 _MUON = Muon(warmup=100)
 _CORRECTION = 64  # channels of the network that corrects the posterior
-_GRID = (-2.0, -1.0, 0.0, 1.0, 2.0)  # sites a frame
+_GRID = (-2.0, -1.0, 0.0, 1.0, 2.0)  # sites per frame
 
 MNIST = RollingRecipe(
     name="rolling/mnist",
-    about="one code a sequence, direction given, convolutions",
+    about="one code per sequence, direction given, convolutions",
     data=Mnist(),
     topography=Topography(capsules=18, shape=(18,)),
     hidden=(1024,),
@@ -181,7 +181,7 @@ COMBINED = (
 SMALL = replace(
     letters.ROLLING,
     name="rolling/sprites-small",
-    about="one code a sequence, direction given",
+    about="one code per sequence, direction given",
     data=Sprites(resolution=32),
     training=letters.training(steps=12_000, epochs=12),
 )
@@ -220,7 +220,7 @@ _KL_OF_LETTERS = {
 }
 LETTERS_SETTINGS = (*_settings(_LETTERS, 15, _KL_OF_LETTERS), *_priors(_LETTERS))
 
-#: Letters that turn in either direction, or at any velocity from −2 to 2 turns of 24° a frame.
+#: Letters that turn in either direction, or at any velocity from −2 to 2 turns of 24° per frame.
 _EITHER, _ANY = Letters(speeds=(-1, 1)), Letters(speeds=(-2, -1, 0, 1, 2))
 LETTERS_SPEEDS = (
     renamed(
@@ -261,7 +261,7 @@ DIGITS_SMALL_MODELS = (DIGITS_SMALL, *_as_small(_baselines(DIGITS_SMALL, reach=3
 DIGITS_CONVOLUTIONS = replace(
     DIGITS_SMALL,
     name="rolling/mnist-small-convolutions",
-    about="one code a sequence, direction given, small convolutions, trained with Muon",
+    about="one code per sequence, direction given, small convolutions, trained with Muon",
     hidden=(256,),
     channels=(16, 32, 64),
     training=replace(DIGITS_SMALL.training, optimiser=_MUON),
