@@ -39,7 +39,9 @@ class Kinds(TorchDispatchMode):
 def step_on_meta(monkeypatch):
     """Run one step on the device "meta", and return all devices and dtypes of results."""
     monkeypatch.setattr(
-        tc.Sgd, "build", lambda self, groups: torch.optim.SGD([p for g in groups for p in g], 0.1)
+        tc.Sgd,
+        "build",
+        lambda self, groups, _: torch.optim.SGD([p for g in groups for p in g], 0.1),
     )
     sequences = tc.Sequences.of(frames())
     sequences = replace(sequences, images=sequences.images.to("meta"))
