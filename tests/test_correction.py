@@ -8,7 +8,7 @@ import torch
 from test_rolling import DOUBLE, FRAME, GROUPED, frames, rolling, some
 
 import topocaps as tc
-from topocaps.latents.motion import Known
+from topocaps.latents.motion import Grouped, Known, Unknown
 from topocaps.models.experts import product_of_experts
 
 
@@ -41,6 +41,14 @@ def test_a_correction_reads_how_much_experts_disagree():
     agreed = correction(product, torch.zeros(1, 2, 5, **DOUBLE))
     disagreed = correction(product, 2 * precision * apart.square())
     assert (agreed.mean - disagreed.mean).abs().max() > 0.01
+
+
+def test_groups_are_in_the_order_of_their_capsules():
+    """So that a checkpoint means the same for any order of the candidate motions."""
+    for v in ((-1, 1), (1, -1)):
+        model = rolling(Grouped((1, 1), (Unknown(v), Unknown(v))), correction=2)
+        assert [group.tolist() for group in model.motions.groups] == [[0], [1]]
+    assert [group.tolist() for group in rolling(Known(1)).motions.groups] == [[0, 1]]
 
 
 def test_recipes_and_checkpoints_restore_a_correction(tmp_path):

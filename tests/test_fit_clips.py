@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections import Counter
 
 import av
@@ -246,6 +247,14 @@ def test_a_rolling_vae_of_an_earlier_version_resumes_without_a_correction(tmp_pa
     code, _, said = command(*words)
     assert code == 0 and "trained already" in said, said
     assert json.loads((out / "recipe.json").read_text()) == recipe
+    code, _, said = command(*words, "--model", "tvae")
+    assert code == 2 and "other settings" in said
+    shutil.rmtree(out / "state", ignore_errors=True)
+    for file in out.iterdir():  # stopped after the trial of motions
+        if file.is_file():
+            file.unlink()
+    code, _, said = command(*words)
+    assert code == 0 and "correction" not in json.loads((out / "recipe.json").read_text()), said
     code, _, said = command(*words[:3], tmp_path / "new", *words[4:])
     assert json.loads((tmp_path / "new" / "recipe.json").read_text())["correction"] == 64
 

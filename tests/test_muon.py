@@ -1,5 +1,7 @@
 """Muon: what it does to matrices, and which parameters it leaves to Adam."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -155,10 +157,38 @@ def test_normalised_weights_are_left_to_adam():
     assert not weights.output_axis
 
 
+def test_convolutions_with_groups_are_left_to_adam():
+    weights = LayerWeights.of(nn.Conv2d(4, 4, 3, groups=2), False, torch.float32)
+    assert not weights.output_axis
+
+
+def test_an_optimiser_is_copied_loaded_and_takes_a_closure():
+    torch.manual_seed(6)
+    layer = nn.Linear(3, 2, **DOUBLE)
+    rule = optimiser(layer)
+
+    def loss():
+        rule.zero_grad()
+        value = layer(torch.ones(1, 3, **DOUBLE)).square().sum()
+        value.backward()
+        return value
+
+    before = rule.step(loss)
+    layer_again, rule_again = copy.deepcopy((layer, rule))
+    rule.load_state_dict(rule.state_dict())
+    assert rule.step(loss) < before
+    for parameter in layer_again.parameters():
+        parameter.grad = None
+    layer_again(torch.ones(1, 3, **DOUBLE)).square().sum().backward()
+    rule_again.step()
+    for one, other in zip(layer.parameters(), layer_again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_settings_are_recorded_changed_and_read_again():
     training = tc.Training(tc.Muon(lr=2e-3, warmup=10), batch=4)
     assert tc.Training.from_json(training.to_json()) == training
-    recipe = tc.recipes.find("letters/rolling").change(["optimiser=muon", "lr=0.002"])
+    recipe = tc.recipes.find("letters/rolling").change(["lr=0.002", "optimiser=Muon"])
     assert recipe.training.optimiser == tc.Muon(lr=0.002)
     assert recipe.fingerprint != recipe.change(["momentum=0.9"]).fingerprint
     assert type(recipe).from_json(recipe.to_json()) == recipe

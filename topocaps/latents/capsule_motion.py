@@ -68,9 +68,15 @@ class CapsuleMotion(nn.Module):
 
     @property
     def groups(self) -> list[Tensor]:
-        """Indices of the capsules of every group that moves alike under all candidates."""
-        _, group = self.path_of.unique(dim=1, return_inverse=True)
-        return [(group == n).nonzero().flatten() for n in group.unique()]
+        """Indices of the capsules of every group that moves alike under all candidates.
+
+        Groups are in the order of their first capsules.
+        """
+        columns = self.path_of.mT.tolist()
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for capsule, paths in enumerate(columns):
+            groups.setdefault(tuple(paths), []).append(capsule)
+        return [torch.tensor(capsules) for capsules in groups.values()]
 
     def shifts(self, candidate: int | Tensor, steps: int | Tensor) -> Tensor:
         """Return by how many sites capsules roll in ``steps`` frames: (…, capsules, axes).

@@ -158,6 +158,7 @@ class RollingVAE(OneCodeModel):
 
         Record its settings, unless a part has a class that they do not describe.
         """
+        correction = None if correction is None else whole_number("correction", correction)
         encoder, topography = networks.encoder(), networks.topography
         expert = ExpertEncoder(encoder.network, encoder.frame_axes, encoder.latent_shape)
         model = cls(

@@ -166,7 +166,6 @@ ROLLING_TABLES = {
         "All models but that of the second row are trained with Muon.",
         factors=_DIGITS,
         predicted=_beside("rolling/mnist-small-convolutions"),
-        seeds=1,
     ),
     "letters-models": _predictions(
         "Rolling VAE: letters that turn, for two cores",

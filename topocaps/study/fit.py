@@ -33,6 +33,7 @@ LONGEST, CUT = 32, 24  # frames: clips longer than LONGEST are cut into windows 
 FEW = 5000  # largest number of sequences that are augmented by shifts
 DIRECTIONS = (-1.0, 1.0)  # default candidate velocities, in sites per frame
 TRIAL = 0.15  # epochs of the trial that chooses the motion, as a share of all epochs
+START = "start"  # folder of that trial, inside the run folder
 SURE = 0.95  # the motion is known if at least this share of the training sequences has it
 _MANY = 64 * 64 * 3  # values of a frame above which networks are convolutional
 
@@ -90,14 +91,13 @@ class Choices:
         So a TVAE resumes as a TVAE, although a rolling VAE is the default, and a rolling VAE of an
         earlier version resumes without a correction of its posterior.
         """
-        folder = RunFolder(out)
-        begun = recipe_of(folder) if folder.recipe.exists() else None
-        choices = self
-        if isinstance(begun, RollingRecipe) and begun.correction is None:
-            choices = replace(self, changes=("correction=none", *self.changes))
-        if self.model is not None:
-            return choices
-        return replace(choices, model=Kind.TVAE if isinstance(begun, Recipe) else Kind.ROLLING)
+        folders = (RunFolder(out), RunFolder(out / START))
+        begun = next((recipe_of(folder) for folder in folders if folder.recipe.exists()), None)
+        model = self.model or (Kind.TVAE if isinstance(begun, Recipe) else Kind.ROLLING)
+        changes = self.changes
+        if isinstance(begun, RollingRecipe) and begun.correction is None and model is Kind.ROLLING:
+            changes = ("correction=none", *changes)
+        return replace(self, model=model, changes=changes)
 
     @property
     def training(self) -> Training:
@@ -249,7 +249,7 @@ def with_motion(
         name=f"{recipe.name}, choice of motion",
         training=replace(recipe.training, epochs=epochs, patience=None),
     )
-    job = Job(trial, out / "start", seed)
+    job = Job(trial, out / START, seed)
     train_jobs([job], None, device, say, splits=splits)
     model = load(job.out)
     assert isinstance(model, RollingVAE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -134,13 +135,16 @@ class BaseRecipe(ABC):
 
         A key is a path such as ``topography.window``, or the end of a path. If ``start`` has the
         same value of a setting, it changes there as well. Settings of training change in ``start``
-        only if they are numbers of epochs.
+        only if they are numbers of epochs. An optimiser changes before its settings do.
 
         >>> import topocaps as tc
         >>> tc.recipes.find("sprites/tvae").change(["window=11", "lr=1e-3"]).topography.window
         11
         """
-        return functools.reduce(changed, changes, self)
+        optimiser_first = sorted(
+            changes, key=lambda text: not re.match(r"[\w.]*optimiser\s*=", text)
+        )
+        return functools.reduce(changed, optimiser_first, self)
 
 
 #: Classes of recipes by the name of their model class. The decorator `recipe_of` adds to it.

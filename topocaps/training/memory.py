@@ -61,7 +61,7 @@ def plan(
     data = _bytes(value for value in vars(sequences).values() if isinstance(value, Tensor))
     plans = []
     for place, (model, one) in enumerate(zip(models, trainings, strict=True)):
-        copies = 6 + 3 * (one.clip is not None) + len(one.optimiser.MOMENTS)
+        copies = 6 + 3 * (one.clip is not None) + one.optimiser.COPIES
         plans.append(Plan(copies * _bytes(model.parameters()), int(activations[place]), data))
     return plans
 

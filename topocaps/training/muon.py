@@ -37,12 +37,14 @@ class LayerWeights:
     def of(cls, model: nn.Module, stacked: bool, product_type: torch.dtype) -> Self:
         """Find the weights in a model.
 
-        Weights that are normalised (Eq. 15) are left out: they are no single matrix.
+        Weights that are normalised (Eq. 15), and those of convolutions with groups, are left out:
+        they are no single matrix.
         """
         axes = {
-            parameter: _OUTPUT_AXIS[type(layer)]
+            parameter: axis
             for layer in model.modules()
-            if type(layer) in _OUTPUT_AXIS
+            for kind, axis in _OUTPUT_AXIS.items()
+            if isinstance(layer, kind) and getattr(layer, "groups", 1) == 1
             for name, parameter in layer.named_parameters(recurse=False)
             if name in ("weight", "matrix")
         }
@@ -100,16 +102,27 @@ class MuonOptimizer(torch.optim.Adam):
         super().__init__(groups, **adam)
         self.weights, self.momentum = weights, momentum
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "weights": self.weights, "momentum": self.momentum}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        torch.optim.Optimizer.__setstate__(self, state)  # Adam's expects moments of all parameters
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update all parameters. The gradients of weights are dropped, so that Adam skips them."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight in self.weights.output_axis and weight.grad is not None:
                     ahead = self._accelerated(weight, weight.grad)
                     weight.sub_(self.weights.orthogonalise(weight, ahead) * group["lr"])
                     weight.grad = None
-        return super().step(closure)
+        super().step()
+        return loss
 
     def _accelerated(self, weight: Tensor, gradient: Tensor) -> Tensor:
         """Return Nesterov's momentum after this gradient."""

@@ -21,6 +21,8 @@ class Optimiser(ABC):
 
     #: PyTorch's names of the moments that have the shape of a weight
     MOMENTS: ClassVar[tuple[str, ...]]
+    #: upper estimate of the memory of moments and of the update, in copies of the weights
+    COPIES: ClassVar[int]
 
     lr: float
 
@@ -47,6 +49,7 @@ class Sgd(Optimiser):
     momentum: float = 0.9
 
     MOMENTS = ("momentum_buffer",)
+    COPIES = 1
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)
@@ -74,6 +77,7 @@ class Adam(Optimiser):
     warmup: int = 0
 
     MOMENTS = ("exp_avg", "exp_avg_sq")
+    COPIES = 2
     EPSILON: ClassVar = 1e-8
 
     def __post_init__(self) -> None:
@@ -115,6 +119,7 @@ class Muon(Optimiser):
     warmup: int = 0
 
     MOMENTS = ("momentum_buffer",)
+    COPIES = 9  # a product of matrices in fp32 needs seven beside the momentum
 
     def __post_init__(self) -> None:
         _check_schedule(self)

@@ -121,8 +121,8 @@ class Training:
                 object.__setattr__(self, name, whole_number(name, value))
         if self.clip is not None and not self.clip > 0:
             raise BadInput(f"clip must be above 0, not {self.clip}")
-        if isinstance(self.optimiser, str) and self.optimiser in OPTIMISERS:
-            object.__setattr__(self, "optimiser", OPTIMISERS[self.optimiser]())
+        if isinstance(self.optimiser, str) and self.optimiser.lower() in OPTIMISERS:
+            object.__setattr__(self, "optimiser", OPTIMISERS[self.optimiser.lower()]())
         if not isinstance(self.optimiser, Optimiser):
             raise BadInput(
                 f"optimiser must be Sgd(…), Adam(…) or Muon(…), or sgd, adam or muon for their "
@@ -147,7 +147,10 @@ class Training:
     def from_json(cls, settings: Mapping[str, Any]) -> Self:
         """Return the training that ``to_json`` wrote."""
         optimiser = dict(settings["optimiser"])
-        kind = OPTIMISERS[optimiser.pop("kind").lower()]
+        name = optimiser.pop("kind")
+        if name.lower() not in OPTIMISERS:
+            raise BadInput(f"this version has no optimiser {name!r}")
+        kind = OPTIMISERS[name.lower()]
         kl = KLWeight(**settings.get("kl", {}))
         return cls(**{**settings, "optimiser": kind(**optimiser), "kl": kl})
 
