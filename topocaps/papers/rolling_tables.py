@@ -163,7 +163,8 @@ ROLLING_TABLES = {
     "rolling-convolutions-small": _predictions(
         "Rolling VAE: MNIST sequences with small convolutions, for two cores",
         rolling.DIGITS_CONVOLUTIONS_MODELS,
-        "All models but that of the second row are trained with Muon.",
+        "All models but that of the second row are trained with Muon. Its learning rate was chosen "
+        "for the rolling VAE, on validation images.",
         factors=_DIGITS,
         predicted=_beside("rolling/mnist-small-convolutions"),
     ),
