@@ -167,6 +167,7 @@ ROLLING_TABLES = {
         "for the rolling VAE, on validation images.",
         factors=_DIGITS,
         predicted=_beside("rolling/mnist-small-convolutions"),
+        seeds=1,
     ),
     "letters-models": _predictions(
         "Rolling VAE: letters that turn, for two cores",
