@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from topocaps.errors import BadInput, whole_number
 from topocaps.models.networks import CONVOLUTIONS, keep_size
 
-WIDEST = 5  # most sites that a kernel covers along each of several axes
+WIDEST = 17, 5, 5  # most sites that a kernel covers along each of one, two or three axes
 LARGEST = 8.0  # largest magnitude of the correction of a log-precision
 SMOOTHING = 1e-3  # added to the variance of experts, so that its square root has a gradient
 
@@ -91,7 +91,7 @@ class PosteriorCorrection(nn.Module):
 def _network(capsules: int, channels: int, shape: tuple[int, ...], cyclic: bool) -> nn.Sequential:
     """Return a network from three features of each capsule to two changes, all 0 at first."""
     kind = CONVOLUTIONS[len(shape) - 1]
-    widest = shape[0] if len(shape) == 1 else WIDEST
+    widest = WIDEST[len(shape) - 1]
     kernel: Any = tuple((min(sites, widest) - 1) // 2 * 2 + 1 for sites in shape)  # odd
     around: dict[str, Any] = {"padding": "same", "padding_mode": "circular" if cyclic else "zeros"}
     last = kind(channels, 2 * capsules, kernel, **around)
