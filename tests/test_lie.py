@@ -48,7 +48,7 @@ def test_circular_convolutions_have_no_error_under_circular_shifts(action):
     x, f = noise(), circular()
     found = lie_error(f, x, action)
     assert found.derivative.max() < 1e-12
-    # the finite error is the blur of the way back, as much as that of f's output
+    # warping the output back blurs it, which adds to the finite error
     torch.testing.assert_close(found.finite, lie_error(lambda y: y, f(x).detach(), action).floor)
 
 
