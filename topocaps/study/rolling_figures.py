@@ -130,10 +130,11 @@ def _gains(runs: Mapping[str, Mapping[int, float | None]], label: str) -> Figure
     """Draw the gains of each run against whole numbers. ``label`` is that of their axis."""
     figure, (axis,) = figures.canvas(1, 1, (6.0, 3.4))
     lowest = 0.0
-    for name, gains in runs.items():
+    for curve, (name, gains) in enumerate(runs.items()):
         known = {n: gain for n, gain in gains.items() if gain is not None}
         if known:
-            axis.plot(list(known), list(known.values()), marker="o", markersize=4, label=name)
+            style = "-" if curve < figures.COLOURS else ":"
+            axis.plot([*known], [*known.values()], style, marker="o", markersize=4, label=name)
             lowest = min(lowest, *known.values())
     axis.axhline(0, color=figures.GREY, linestyle="--", label="mean frame")
     axis.set_ylim(max(lowest - 0.1, -1.5), 1.02)
