@@ -1,4 +1,4 @@
-"""Sequences made from single images in random poses, of which some factors change."""
+"""Sequences made from single images in random poses, in which some factors change."""
 
 from __future__ import annotations
 

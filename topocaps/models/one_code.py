@@ -247,5 +247,5 @@ class OneCodeModel(GenerativeModel):
 
 
 def all_frames(x: Tensor) -> Tensor:
-    """Return a mask of frames of which none is missing: booleans (batch, time)."""
+    """Return a mask that marks all frames as present: booleans (batch, time)."""
     return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)

@@ -19,8 +19,6 @@ from topocaps.training.muon import LayerWeights, MuonOptimizer
 class Optimiser(ABC):
     """Settings of an optimiser of PyTorch, and its learning rate at every step."""
 
-    #: PyTorch's names of the moments that have the shape of a weight
-    MOMENTS: ClassVar[tuple[str, ...]]
     #: upper estimate of the memory of moments and of the update, in copies of the weights
     COPIES: ClassVar[int]
 
@@ -48,7 +46,7 @@ class Sgd(Optimiser):
     lr: float = 1e-4
     momentum: float = 0.9
 
-    MOMENTS = ("momentum_buffer",)
+    MOMENTS: ClassVar = ("momentum_buffer",)  #: PyTorch's names of its moments
     COPIES = 1
 
     def __post_init__(self) -> None:
@@ -76,7 +74,7 @@ class Adam(Optimiser):
     betas: tuple[float, float] = (0.9, 0.999)
     warmup: int = 0
 
-    MOMENTS = ("exp_avg", "exp_avg_sq")
+    MOMENTS: ClassVar = ("exp_avg", "exp_avg_sq")  #: PyTorch's names of its moments
     COPIES = 2
     EPSILON: ClassVar = 1e-8
 
@@ -118,7 +116,6 @@ class Muon(Optimiser):
     betas: tuple[float, float] = (0.9, 0.99)
     warmup: int = 0
 
-    MOMENTS = ("momentum_buffer",)
     COPIES = 9  # a product of matrices in fp32 needs seven beside the momentum
 
     def __post_init__(self) -> None:

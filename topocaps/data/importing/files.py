@@ -193,7 +193,7 @@ def check_room(size: int) -> None:
         raise BadInput(
             f"the frames need {size / 2**30:.1f} GB of memory, of which {free / 2**30:.1f} GB are "
             "free: take a smaller size=, or write all frames to one .npy (sequences, time, "
-            "*frame), of which only batches are read"
+            "*frame): then only batches are read"
         )
 
 
